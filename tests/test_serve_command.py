@@ -44,6 +44,7 @@ from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
 from tensorwire.cli.sockets import Listener, bind_port, bind_unix_socket, listen
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import InferProtocol, create_app, uvicorn_check
+from tensorwire.server.errors import log
 from tensorwire.server.uvicorn_asgi import AsgiProtocol, service_of
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
@@ -433,7 +434,7 @@ def test_server_when_no_file_descriptor_is_free(
     problem = "ERROR tensorwire.server: new connections fail: Too many open files\n"
     assert capsys.readouterr().err.count(problem) == 2
     monkeypatch.setattr(os, "dup", fail)
-    monkeypatch.setattr(processes.logger, "error", lambda *_: fail(0))  # it opens a file
+    monkeypatch.setattr(log, "error", lambda *_: fail(0))  # it opens a file
     asyncio.run(look(1))
 
 

@@ -675,8 +675,8 @@ async def test_start_again_that_fails(
     async with asyncio.timeout(10):
         while caplog.text.count("gRPC cannot listen") < 2:
             await asyncio.sleep(0.01)
-        server._address = f"{HOST}:{free_port()}"
-        async with grpc.aio.insecure_channel(server._address) as channel:
+        server.address = f"{HOST}:{free_port()}"
+        async with grpc.aio.insecure_channel(server.address) as channel:
             live = channel.unary_unary(f"/{SERVICE}/ServerLive")
             assert read_fields(await live(b"", wait_for_ready=True), LIVE_RESPONSE)["live"]
     restarting.cancel()

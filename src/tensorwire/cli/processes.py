@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import math
 import multiprocessing
 import os
 import shutil
@@ -22,11 +21,13 @@ from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
-from typing import Any, NoReturn
+from typing import Any
 
 import uvicorn
 
 from ..errors import format_seconds
+from ..server.errors import log
+from ..server.uvicorn_handshakes import accept_tls
 from .certificate import check_certificate
 from .models import create, describe
 from .output import OutputError, UsageError, escape_record, log_config
@@ -53,7 +54,6 @@ _HUNG_SECONDS = 5.0  # without a message, or since SIGTERM before it has served
 _BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # while a process starts
 _RETRY_SECONDS = 1.0  # between attempts to replace a process
 
-logger = logging.getLogger("tensorwire.server")
 spawn = multiprocessing.get_context("spawn")
 Announce = Callable[[str, str | None], None]
 
@@ -83,17 +83,15 @@ class Server(uvicorn.Server):
             self.has_free_file = False
             if had_one:
                 with suppress(OSError):  # a handler of the log may have to open a file
-                    logger.error("new connections fail: %s", error.strerror)
+                    log.error("new connections fail: %s", error.strerror)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             self.calls = await self.grpc.__aenter__()
         except OSError as error:
-            logger.error(str(error))
+            log.error(str(error))
             sys.exit(STARTUP_FAILURE)
         if self.config.ssl is not None:
-            from ..server.uvicorn_handshakes import accept_tls  # noqa: PLC0415 - it imports the server
-
             self.end_handshakes = accept_tls(self.config)
         await super().startup(sockets)
         if self.on_startup is not None:
@@ -121,7 +119,7 @@ class Server(uvicorn.Server):
         finishing.cancel()
         [ended] = await asyncio.gather(finishing, return_exceptions=True)
         if isinstance(ended, Exception):
-            logger.warning("the gRPC server has not ended: %s", describe(ended))
+            log.warning("the gRPC server has not ended: %s", describe(ended))
 
     async def _accept_what_has_arrived(self) -> None:
         """Accept what has arrived before the signal, while the event loop was busy or blocked."""
@@ -207,13 +205,6 @@ def serve_here(
     return 0 if server.started else STARTUP_FAILURE
 
 
-def end_process(number: int) -> NoReturn:
-    """End the process by a signal, without waiting for the threads of models."""
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(0)  # the signal does not end the first process of a container
-
-
 # --- several processes ---------------------------------------------------------------------------
 
 
@@ -276,7 +267,7 @@ class Worker:
 
     state = STARTING
     is_old = False  # to be replaced
-    ended_at = math.inf  # when it was told to end
+    ended_at: float  # when it was told to end
 
     def __init__(self, *arguments: Any) -> None:
         self.pipe, sending = spawn.Pipe(duplex=False)
@@ -400,7 +391,7 @@ class Processes:
             if self.is_stopping or not (was_serving or is_starting):
                 return
             if was_serving or not is_failure:
-                logger.error("process %d ended with exit code %d", process.pid, code)
+                log.error("process %d ended with exit code %d", process.pid, code)
                 if is_starting:  # the next one may end in the same way
                     self.start_at = self.now + _RETRY_SECONDS
             elif code == STARTUP_FAILURE and not self.is_serving:
@@ -409,12 +400,11 @@ class Processes:
                 text = "a process ended before it had loaded the models: exit code"
                 self.fail(worker, UsageError(f"{text} {code}"))
         elif worker.state in (SERVING, FINISHING) and worker.silent_seconds > _HUNG_SECONDS:
-            logger.error("process %d does not respond", process.pid)
+            log.error("process %d does not respond", process.pid)
             process.kill()
             worker.silent_seconds = 0  # its end may take a while
-        elif worker.state is CANCELLED:
-            if self.now - worker.ended_at > _HUNG_SECONDS:  # it ignores the signal, or is stopped
-                process.kill()
+        elif worker.state is CANCELLED and self.now - worker.ended_at > _HUNG_SECONDS:
+            process.kill()  # it ignores the signal, or is stopped
         elif is_restart and is_starting and self.now - worker.started_at > limit:
             text = f"a process was not ready within {format_seconds(limit)}"
             self.fail(worker, UsageError(text))
@@ -466,7 +456,7 @@ class Processes:
 
     def give_up(self, error: Exception) -> None:
         """Give up a restart. A process that is missing is started later."""
-        logger.error("a new process cannot serve, so the old ones remain: %s", error)
+        log.error("a new process cannot serve, so the old ones remain: %s", error)
         self.start_at = self.now + _RETRY_SECONDS
         for each in self.workers:
             each.is_old = False

@@ -121,11 +121,13 @@ def run(chosen: argparse.Namespace) -> int:
     check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)
     if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
         raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
-    from .processes import end_process  # noqa: PLC0415 - it requires uvicorn
 
     def end(number: int, _: Any) -> None:
+        """End the process by a signal, without waiting for the threads of models."""
         released.close()
-        end_process(number)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        os._exit(0)  # the signal does not end the first process of a container
 
     # What others may use when the server stops listening is released before it has ended.
     with ExitStack() as stack, ExitStack() as released:

@@ -21,9 +21,9 @@ from .._codec.messages.tensor import TensorSpec
 from ..sizes import DEFAULT_MAX_BODY_NBYTES, MAX_JOINED_NBYTES, PIECE_NBYTES
 from .body import RequestBody
 from .body_memory import PERIOD_SECONDS, TICK_SECONDS
-from .errors import SHUTTING_DOWN, ClientDisconnectedError
+from .errors import SHUTTING_DOWN, ClientDisconnectedError, log
 from .http_exchange import Exchange
-from .service import RawHeaders, Reply, Service, error_reply, log
+from .service import RawHeaders, Reply, Service, error_reply
 
 # With this text, uvicorn cancels the requests when a graceful shutdown takes too long.
 _UVICORN_SHUTDOWN = ("Task cancelled, timeout graceful shutdown exceeded",)

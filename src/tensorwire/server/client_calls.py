@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 from ..threads import ThreadCall, Threads
-from .errors import ClientDisconnectedError, OverloadedError
-
-log = logging.getLogger("tensorwire.server")
+from .errors import ClientDisconnectedError, OverloadedError, log
 
 # A client that has only closed its sending direction still gets its response if its calls wait for
 # a thread for less than this time.

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import EncodeError, TensorwireError
-from .errors import RequestError
-from .service import log
+from .errors import RequestError, log
 
 Application = TypeVar("Application")
 

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 
 from ..arguments import check_type
 from ..errors import DecodeError, DecompressionError, TensorwireError, format_value
 
+log = logging.getLogger("tensorwire.server")
 ERROR_STATUSES = frozenset(status for status in HTTPStatus if status >= 400)
 
 

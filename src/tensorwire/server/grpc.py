@@ -222,11 +222,10 @@ class InferenceService:
         early_context = request_context = None
         try:
             check_length(message, service.max_body_nbytes)
-            limits = service.limits
             metadata_id = id_of(context)
             nbytes = reading_nbytes(message)
             if nbytes <= MAX_SHARED_JSON_NBYTES:
-                name, version, request_id = read_names(message, limits)
+                name, version, request_id = read_names(message, service.limits)
             else:
                 # An interceptor may hide the end of a call from this task, and grpcio crashes if it
                 # is then asked for the peer.
@@ -276,9 +275,8 @@ class InferenceService:
         concurrency, counted = self._service.concurrency, object()
         concurrency.add(counted)
         try:
-            limits = self._service.limits
             names: tuple[str, str, str] = await read_without_blocking(
-                nbytes, read_names, message, limits, run=call.in_thread
+                nbytes, read_names, message, self._service.limits, run=call.in_thread
             )
             return names
         finally:

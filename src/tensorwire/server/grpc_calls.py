@@ -145,7 +145,7 @@ class OpenCalls:
         try:
             async with asyncio.timeout(seconds) as arriving:
                 self._arriving.add(arriving)
-                message: Any = await self._read(context)
+                message: bytes = await self._read(context)
         except TimeoutError:
             if self.is_ending.is_set():
                 raise TensorwireError(str(SHUTTING_DOWN), status=SHUTTING_DOWN.status) from None
@@ -156,8 +156,7 @@ class OpenCalls:
             self._arriving.discard(arriving)
         if message is grpc.aio.EOF:
             raise TensorwireError("the call has no message", status=400)
-        received: bytes = message
-        return received
+        return message
 
     async def read(self, context: Any) -> Any:
         """Wait for the next message of a stream. EOF is its end, or that of the server."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
 from ..grpc_messages import MAX_MESSAGE_NBYTES
+from .errors import log
 from .grpc import InferenceService
 from .grpc_calls import N_RESERVED, OpenCalls
-from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS, Service, log
+from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS, Service
 
 # A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
 _HTTP2_SECONDS = 5.0
@@ -83,35 +85,28 @@ async def serving(
             await _end_calls(server.current)
 
 
+@dataclass
 class _Server:
     """A server of grpcio, and another one when it fails: a path that is not UTF-8 ends it."""
 
-    current: Any
-
-    def __init__(
-        self,
-        inference: InferenceService,
-        address: str,
-        options: list[tuple[str, int]],
-        credentials: Any,
-    ) -> None:
-        self._handlers = inference.handlers()
-        self._address = address
-        self._options = options
-        self._credentials = credentials
+    inference: InferenceService
+    address: str
+    options: list[tuple[str, int]]
+    credentials: Any
+    current: Any = None
 
     async def start(self) -> None:
-        self.current = server = grpc.aio.server(options=self._options)
-        server.add_generic_rpc_handlers(self._handlers)
+        self.current = server = grpc.aio.server(options=self.options)
+        server.add_generic_rpc_handlers(self.inference.handlers())
         try:
-            if self._credentials is None:
-                server.add_insecure_port(self._address)
+            if self.credentials is None:
+                server.add_insecure_port(self.address)
             else:
-                server.add_secure_port(self._address, self._credentials)
+                server.add_secure_port(self.address, self.credentials)
         except RuntimeError as error:
             # BoringSSL does not take all certificates that OpenSSL takes.
-            problem = "" if self._credentials is None else ", or cannot use the certificate"
-            raise OSError(f"gRPC cannot listen at {self._address}{problem}: {error}") from None
+            problem = "" if self.credentials is None else ", or cannot use the certificate"
+            raise OSError(f"gRPC cannot listen at {self.address}{problem}: {error}") from None
         await server.start()
 
     async def restart_if_it_fails(self) -> None:

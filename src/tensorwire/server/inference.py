@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from ..threads import WRITING, InThread, Threads
 from .client_calls import ClientCall
 from .concurrency import Concurrency
 from .context import RequestContext
-from .errors import ClientDisconnectedError, InvalidOutputError, RequestError
+from .errors import ClientDisconnectedError, InvalidOutputError, RequestError, log
 from .model import (
     VERSION,
     Model,
@@ -36,8 +35,6 @@ from .model import (
     check_requested_outputs,
 )
 from .statistics import Statistics
-
-log = logging.getLogger("tensorwire.server")
 
 _MAPPINGS = (tw.InferResponse, Mapping)  # isinstance is slow for the second one
 Undecoded = TypeVar("Undecoded")
@@ -112,7 +109,6 @@ class Inference(Generic[Undecoded, Encoded]):
     request: Any = None
     result: Any = None
     """What the model has returned."""
-    is_called: bool = False
     is_awaitable: bool = False
     """Whether the result has to be awaited."""
     task_id: int = 0
@@ -172,7 +168,6 @@ class Inference(Generic[Undecoded, Encoded]):
                 self._decode()
             else:
                 await self.message_format.read_slowly(self.received, self._decode, call.in_thread)
-        if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")
             if served.model.is_async or served.model.in_event_loop:
@@ -218,7 +213,6 @@ class Inference(Generic[Undecoded, Encoded]):
         self.request = request
 
     def _call(self) -> None:
-        self.is_called = True
         try:
             function: Any = self.served.model.function
             self.result = result = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import mmap
 import os
 from types import SimpleNamespace
@@ -18,8 +17,7 @@ except ModuleNotFoundError:
     ) from None
 
 from ..errors import TensorwireError
-
-log = logging.getLogger("tensorwire.server")
+from .errors import log
 
 
 class ReservedMap(mmap.mmap):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,13 +27,11 @@ from ..threads import N_THREADS, InThread, Threads
 from .body import DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .body_memory import BodyMemory, default_nbytes
 from .concurrency import DEFAULT_MAX_CONCURRENCY, Concurrency
-from .errors import RequestError
+from .errors import RequestError, log
 from .framing import frame_headers
 from .inference import MessageFormat, ServedModel
 from .model import VERSION, Model, ModelFunction, Models
 from .statistics import Statistics
-
-log = logging.getLogger("tensorwire.server")
 
 SERVER_ENDPOINTS = {
     "/v2": "server",
