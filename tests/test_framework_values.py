@@ -350,7 +350,7 @@ CLASSES = tw.RequestedOutput("x", parameters={"classification": 2})
 )
 def test_request_that_has_no_values(request_: tw.InferRequest, kind: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message) as caught:
-        values_of(request_, INPUTS if kind is InputError else ())
+        values_of(request_, INPUTS if kind is InputError else (), {})
     found = (type(caught.value), caught.value.tensor, caught.value.status)
     assert found == (kind, request_.inputs[0].name, 400)
 
@@ -363,7 +363,7 @@ def test_json_values_are_plain(n_lists: int) -> None:
     inputs = '[{"name": "x", "datatype": "INT8", "shape": [0], "data": []}]'
     header = f'{{"inputs": {inputs}, "parameters": {{"p": {text}}}}}'
     limits = tw.Limits(max_nesting=1000)
-    found = values_of(tw.decode_request(header.encode(), limits=limits))["p"]
+    found = values_of(tw.decode_request(header.encode(), limits=limits), (), {})["p"]
     for _ in range(n_lists):
         assert type(found) is list
         (found,) = found
@@ -483,7 +483,7 @@ def test_openapi_describes_the_bodies() -> None:
     content = operation["requestBody"]["content"]
     assert content.keys() == {binary, "application/json"}
     example = json.dumps(content["application/json"]["example"]).encode()
-    assert values_of(tw.decode_request(example), INPUTS)["factor"] == 3
+    assert values_of(tw.decode_request(example), INPUTS, {})["factor"] == 3
     assert operation["responses"].keys() >= {"400", "413", "415"}
     assert operation["requestBody"]["required"]
     assert operation["parameters"][0]["name"] == "Inference-Header-Content-Length"

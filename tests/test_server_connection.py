@@ -180,8 +180,8 @@ class Client:
 
     def start(self) -> None:
         """Run the next request. Its reply is kept until `reply` is called."""
-        if self.running is None and (request := self.connection.start()) is not None:
-            self.running = request.reply()
+        if self.running is None and self.connection.state is READY:
+            self.running = self.connection.start().reply()
 
     def reply(self) -> None:
         reply, self.running = self.running, None
@@ -538,7 +538,8 @@ async def statuses_of(case: Case, n: int) -> tuple[tuple[int, ...], bool, str]:
     client.to_send = case.sent
     while client.to_send and client.is_open:
         client.send(n)
-        while (request := client.connection.start()) is not None:
+        while client.connection.state is READY:
+            request = client.connection.start()
             try:
                 reply = request.reply()
                 reply = reply if isinstance(reply, Reply) else await reply

@@ -47,6 +47,7 @@ from tensorwire.server import (
     create_app,
     socket_state,
     uvicorn_asgi,
+    uvicorn_connections,
     uvicorn_handshakes,
 )
 from tensorwire.server import connection as server_connection
@@ -54,7 +55,7 @@ from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.body_memory import BodyMemory, Reservation
 from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.receiver import SCRATCH_NBYTES
-from tensorwire.server.socket_state import ClientState
+from tensorwire.server.socket_state import PeerState
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
 from tensorwire.server.uvicorn_connections import N_RESERVED_CONNECTIONS, connections_of
 from tensorwire.server.uvicorn_handshakes import accept_tls
@@ -733,7 +734,7 @@ def test_timer_after_the_socket_is_lost(is_closed: bool) -> None:
         lost.close()
     names = ["get_extra_info", "get_write_buffer_size"]
     transport = Mock(names, get_extra_info=lambda _: lost, get_write_buffer_size=lambda: 0)
-    assert not socket_state.client_state(transport)
+    assert not socket_state.peer_state(transport)
     assert socket_state.unread_nbytes(transport) == math.inf
     assert socket_state.unsent_nbytes(transport) > 0
 
@@ -797,15 +798,15 @@ def test_what_a_socket_tells_of_its_client(family: int, is_reset: bool, tmp_path
         client.connect(server.getsockname())
         accepted, _ = server.accept()
         transport = Mock(get_extra_info=lambda _: accepted)
-        assert not socket_state.client_state(transport)
+        assert not socket_state.peer_state(transport)
         if is_reset:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
         else:
             client.shutdown(socket.SHUT_WR)
         with accepted:
-            wait_for(lambda: socket_state.client_state(transport) > 0)
-            is_gone = socket_state.client_state(transport) is socket_state.ClientState.GONE
+            wait_for(lambda: socket_state.peer_state(transport) > 0)
+            is_gone = socket_state.peer_state(transport) is socket_state.PeerState.GONE
             assert is_gone is is_reset
 
 
@@ -1420,7 +1421,7 @@ async def test_request_that_has_arrived_while_the_event_loop_was_blocked(
     for protocol, _ in pairs:
         protocol.connection.since -= 2
     waiting = pairs[0][1]
-    monkeypatch.setattr(server_uvicorn, "unread_nbytes", lambda each: 9 * (each is waiting))
+    monkeypatch.setattr(uvicorn_connections, "unread_nbytes", lambda each: 9 * (each is waiting))
     for _ in range(50):
         protocol_with_transport(config=config, state=state)
     assert not (waiting.is_closed or waiting.is_aborted)
@@ -1567,7 +1568,7 @@ async def test_half_closed_connection_whose_call_waits(
             assert protocol.eof_received() is True
         else:
             assert protocol.connection.deadline <= protocol.loop.time() + 1
-            monkeypatch.setattr(server_uvicorn, "client_state", lambda _: ClientState.CLOSED)
+            monkeypatch.setattr(server_uvicorn, "peer_state", lambda _: PeerState.CLOSED)
             protocol._tick()
         assert not transport.is_closed
         await turns(10)

@@ -402,9 +402,8 @@ class _Exchange(Exchange):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._has_changed.wait()
             except TimeoutError:
-                self._service.body_memory.tick(asyncio.get_running_loop().time())
-                if self._is_silent is not None:
-                    self.tick(self._is_silent())
+                is_silent = self._is_silent is not None and self._is_silent()
+                self.tick(asyncio.get_running_loop().time(), is_silent)
             self._has_changed.clear()
 
     def wake(self) -> None:

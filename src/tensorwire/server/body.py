@@ -115,7 +115,8 @@ class RequestBody:
         is_full = length is not None and self.buffer.nbytes == self._allowed_nbytes < length
         if self.has_steps and (self._n_held or is_full):
             nbytes = self._next_step(self._allowed_nbytes, self.n_arrived, length)
-            self.is_waiting = nbytes > UNCOUNTED_NBYTES and not self._reserve(nbytes)
+            assert self._reservation is not None
+            self.is_waiting = nbytes > UNCOUNTED_NBYTES and not self._reservation().request(nbytes)
             if not self.is_waiting:
                 self._allowed_nbytes = nbytes
                 if self._held:
@@ -141,10 +142,6 @@ class RequestBody:
             if length is not None and self._reservation is not None:
                 nbytes = max(nbytes, min(length, self._reservation().unused_nbytes))
             self.buffer.reserve(nbytes)
-
-    def _reserve(self, nbytes: int) -> bool:
-        assert self._reservation is not None
-        return self._reservation().request(nbytes)
 
     def _next_step(self, allowed_nbytes: int, needed: int, length: int | None) -> int:
         """Return how much may arrive after the next step."""

@@ -238,14 +238,13 @@ class Reservation:
         memory = self._memory
         arriving = memory._arriving
         with memory._locked():
-            was_waiting = self.missing_nbytes > 0
             arriving.setdefault(self)
+            is_first = not any(each.missing_nbytes for each in arriving)
             self.missing_nbytes = max(0, nbytes - self.nbytes)
             waiting = next(each for each in arriving if each is self or each.missing_nbytes)
             if (waiting is self or not self.missing_nbytes) and self.grant():
                 return True
-            others = (each for each in arriving if each is not self)
-            if not (was_waiting or any(each.missing_nbytes for each in others)):
+            if is_first:
                 memory._n_ticks = 0  # from now on, bodies must make progress
                 for each in arriving:
                     each.mark_progress()

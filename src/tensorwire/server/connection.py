@@ -196,8 +196,7 @@ class Connection:
                 self._reject_late()
                 self._enter_next(now)
             elif self.state is STALLED:
-                self.service.body_memory.tick(now)
-                self.requests[0].tick(is_silent(n_unread, self.n_outstanding))
+                self.requests[0].tick(now, is_silent(n_unread, self.n_outstanding))
                 if self.requests[0].is_given_up:
                     self.memory_changed(now)
         else:
@@ -286,10 +285,8 @@ class Connection:
         """Whether the connection waits for a request, or for the rest of its head."""
         return not self.requests and self.state in (WAITING, RECEIVING)
 
-    def start(self) -> Request | None:
-        """Return the request to run now, if there is one. ``reply`` takes its reply."""
-        if self.state is not READY:
-            return None
+    def start(self) -> Request:
+        """Return the request to run in the state READY. ``reply`` takes its reply."""
         self.state = RUNNING  # READY has the same deadline
         return self.requests[0]
 
@@ -313,7 +310,7 @@ class Connection:
             else:
                 pieces = chain((first,), pieces)
             self.output.append(head)
-            self.pieces, self.n_unsent = pieces, math.inf
+            self.pieces = pieces
             self._enter(SENDING, now)
             return
         else:
@@ -345,9 +342,9 @@ class Connection:
         """The client has not read enough: the next piece or reply waits. This bounds the memory."""
         if self.state is SENDING and n_unsent >= self.n_unsent:  # it has read nothing since
             return
-        self.n_unsent = n_unsent
         if self.state is SENDING or self.state in BETWEEN_REPLIES:
             self._enter(SENDING, now)
+        self.n_unsent = n_unsent
 
     def close(self, now: float) -> None:
         """Close the connection when the transport has sent what it has."""
@@ -355,7 +352,7 @@ class Connection:
         if self.state is not RUNNING:
             self._close_requests()
         if self.state not in (CLOSING, ABORTED):
-            self._enter_ending(CLOSING, now)
+            self._enter(CLOSING, now)
 
     # --- states and deadlines --------------------------------------------------------------------
 
@@ -363,9 +360,6 @@ class Connection:
         """Enter the state in which the next request is."""
         request = self.requests[0] if self.requests else None
         if request is None:
-            if self.receiver.state in ENDED:
-                self.close(now)
-                return
             state = WAITING if self.receiver.state is IDLE else RECEIVING
         elif request.is_rejected:
             self.end_after_reply()
@@ -391,12 +385,8 @@ class Connection:
             if self.grace_left < math.inf:
                 self._spend_grace(now)
             self.since = now
-        self.state = state
+        self.state, self.n_unsent = state, math.inf
         self._set_deadline(now)
-
-    def _enter_ending(self, state: ServerState, now: float) -> None:
-        self.n_unsent = math.inf
-        self._enter(state, now)
 
     def _set_deadline(self, now: float) -> None:
         """Set the deadline: the end of the time of the state, or the next tick if it is earlier."""
@@ -463,7 +453,7 @@ class Connection:
         ):
             self.close(now)
         else:
-            self._enter_ending(LINGERING, now)
+            self._enter(LINGERING, now)
 
     def _close_requests(self) -> None:
         """Release the memory of the requests."""

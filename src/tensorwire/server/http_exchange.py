@@ -133,8 +133,9 @@ class Exchange(ClientCall):
             self.reject(error)
             return True
 
-    def tick(self, is_silent: bool) -> None:
+    def tick(self, now: float, is_silent: bool) -> None:
         """The body waits. ``is_silent`` says whether its client has sent nothing more."""
+        self._service.body_memory.tick(now)
         if self._reserved is not None:
             self._reserved.tick(is_silent)
 

@@ -143,7 +143,6 @@ class Receiver:
 
     def forget(self) -> None:
         """The connection is lost. Break the reference cycles."""
-        self.ignore_rest()
         self._parser = self._find_overload = None
         self._wake = lambda: None
 

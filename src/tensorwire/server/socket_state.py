@@ -45,7 +45,7 @@ def unread_nbytes(transport: Any) -> float:
     return nbytes[0]
 
 
-class ClientState(IntEnum):
+class PeerState(IntEnum):
     """What the client has done with its side of a connection.
 
     A transport tells that only while it receives.
@@ -58,15 +58,15 @@ class ClientState(IntEnum):
     """It cannot read any longer: it has reset the connection, or closed a Unix socket."""
 
 
-def client_state(transport: Any) -> ClientState:
+def peer_state(transport: Any) -> PeerState:
     """Return the state of the client, before the server has closed anything."""
     found = transport.get_extra_info("socket")
     # It is lost, or this is not Linux.
     if found is None or found.fileno() < 0 or not hasattr(select, "POLLRDHUP"):
-        return ClientState.OPEN
+        return PeerState.OPEN
     poll = select.poll()
     poll.register(found, select.POLLRDHUP)
     events = sum(events for _, events in poll.poll(0))
     if events & (select.POLLHUP | select.POLLERR):
-        return ClientState.GONE
-    return ClientState.CLOSED if events else ClientState.OPEN
+        return PeerState.GONE
+    return PeerState.CLOSED if events else PeerState.OPEN

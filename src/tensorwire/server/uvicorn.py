@@ -27,12 +27,10 @@ if os.name != "posix":
 from .context import Address
 from .errors import SHUTTING_DOWN, ClientDisconnectedError
 from .service import GRACE_SECONDS, Reply
-from .socket_state import ClientState, client_state, unread_nbytes, unsent_nbytes
-from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
+from .socket_state import PeerState, peer_state, unread_nbytes, unsent_nbytes
+from .states import ABORTED, CLOSING, ENDING, READY, RUNNING, SENDING, STALLED
 
 try:
-    from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-
     from .connection import RECEIVE_SECONDS, Connection, Options
     from .receiver import Request
     from .uvicorn_asgi import AsgiProtocol, limit_unsent, service_of
@@ -44,7 +42,6 @@ except ModuleNotFoundError as error:
 
 _MAX_REPLIES_PER_TURN = 50  # then other connections have their turn
 _MAX_JOINED_REPLIES = 16  # in one write
-_ENDING = (LINGERING, CLOSING, ABORTED)
 
 logger = logging.getLogger("uvicorn.error")
 
@@ -91,7 +88,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         # again.
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = math.inf
-        self.all_connections = connections_of(server_state, config.limit_concurrency)
+        self.all_connections = connections_of(server_state, config)
         self.all_connections.add(self)
 
     # --- callbacks of the transport --------------------------------------------------------------
@@ -168,14 +165,6 @@ class InferProtocol(asyncio.BufferedProtocol):
         # Not at once: asyncio does not expect that this closes the transport.
         self.loop.call_soon(self._advance)
 
-    @property
-    def has_unread(self) -> bool:
-        return unsent_nbytes(self.transport) > 1
-
-    @property
-    def has_unreceived(self) -> bool:
-        return 0 < unread_nbytes(self.transport) < math.inf
-
     def shutdown(self) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
 
@@ -193,8 +182,9 @@ class InferProtocol(asyncio.BufferedProtocol):
             if connection.state is SENDING:
                 self._send()
             for _ in range(_MAX_REPLIES_PER_TURN):
-                if connection.state is not READY or (request := connection.start()) is None:
+                if connection.state is not READY:
                     break
+                request = connection.start()
                 if request.takes_context:
                     request.client = self._client_of(request)
                 context = self.context.copy()
@@ -291,7 +281,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection = self.connection
         if connection.may_receive and not self.is_writing_paused:
             return False
-        if not client_state(self.transport):
+        if not peer_state(self.transport):
             return False
         connection.output.clear()
         connection.end_of_input(self.loop.time())
@@ -302,7 +292,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection = self.connection
         if connection.output:
             self._send()
-        if connection.state in _ENDING:
+        if connection.state in ENDING:
             self._end()
         may_receive = connection.may_receive
         if self.is_writing_paused and connection.options.is_tls:
@@ -339,8 +329,8 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _tick(self) -> None:
         self.timer, self.timer_at = None, math.inf
         connection, transport, n_unread = self.connection, self.transport, math.inf
-        now, client = self.loop.time(), client_state(transport)
-        if connection.state not in _ENDING and client is ClientState.GONE:
+        now, client = self.loop.time(), peer_state(transport)
+        if connection.state not in ENDING and client is PeerState.GONE:
             transport.abort()  # the transport does not tell while it is not read
             return
         if connection.state is STALLED:
@@ -377,13 +367,8 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _client_of(self, request: Request) -> Address | None:
         """Return the address of the client, or the one that a proxy has forwarded."""
         scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
-        if self.config.proxy_headers:
-            proxy_headers = ProxyHeadersMiddleware(_no_app, self.config.forwarded_allow_ips)
+        if self.all_connections.proxy_headers is not None:
             with suppress(StopIteration):
-                proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
+                self.all_connections.proxy_headers(scope, None, None).send(None)
         client: Address | None = scope["client"]
         return client
-
-
-async def _no_app(scope: Any, receive: Any, send: Any) -> None:
-    """Do nothing. The middleware for proxy headers needs an application to call."""

@@ -27,7 +27,7 @@ from .errors import ClientDisconnectedError
 from .framing import joined_headers
 from .receiver import MAX_HEAD_NBYTES, SCRATCH_NBYTES
 from .service import GRACE_SECONDS, Service
-from .socket_state import ClientState, client_state, unread_nbytes, unsent_nbytes
+from .socket_state import PeerState, peer_state, unread_nbytes, unsent_nbytes
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -41,6 +41,11 @@ class AsgiProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.parser: Any = _Parser(self)
         self.service = service_of(self.app)
+        timeout = None if self.service is None else self.service.receive_timeout
+        self.receive_timeout = timeout
+        # How long a client may read nothing, and how often it is looked at.
+        self.unread_seconds = DEFAULT_RECEIVE_TIMEOUT if timeout is None else timeout
+        self.look_seconds = min(TICK_SECONDS, self.unread_seconds / 2)
         self.context = copy_context()
         self.head_deadline = math.inf  # of the head that arrives
         self.watching: asyncio.TimerHandle | None = None  # while writing is paused, or longer
@@ -110,26 +115,12 @@ class AsgiProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self.n_unsent = math.inf
-        if self._receive_timeout is not None:
+        if self.receive_timeout is not None:
             self._start_watch()
 
     def _start_watch(self) -> None:
         if self.watching is None:
-            self.watching = self.loop.call_later(self._look_seconds, self._watch)
-
-    @property
-    def _look_seconds(self) -> float:
-        return min(TICK_SECONDS, self._unread_seconds / 2)
-
-    @property
-    def _unread_seconds(self) -> float:
-        """How long a client may read nothing."""
-        timeout = self._receive_timeout
-        return DEFAULT_RECEIVE_TIMEOUT if timeout is None else timeout
-
-    @property
-    def _receive_timeout(self) -> float | None:
-        return None if self.service is None else self.service.receive_timeout
+            self.watching = self.loop.call_later(self.look_seconds, self._watch)
 
     def _watch(self) -> None:
         """Disconnect a client that reads nothing of a response, or does not end TLS.
@@ -143,7 +134,7 @@ class AsgiProtocol(HttpToolsProtocol):
             return
         n_before, self.n_unsent = self.n_unsent, unsent_nbytes(self.transport)
         self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent >= n_before else 0
-        limit, seconds = self._unread_seconds, self._look_seconds
+        limit, seconds = self.unread_seconds, self.look_seconds
         if is_closing and self.n_unsent <= 1:  # many clients do not end TLS
             limit = min(limit, GRACE_SECONDS)
         if self.n_unread_looks * seconds >= limit:
@@ -185,8 +176,8 @@ class AsgiProtocol(HttpToolsProtocol):
         Raises ClientDisconnectedError if the client has gone.
         """
         running, n_outstanding = self.running, self._n_outstanding
-        n_unread, client = unread_nbytes(self.transport), client_state(self.transport)
-        if client is ClientState.GONE or (client and n_outstanding > n_unread):
+        n_unread, client = unread_nbytes(self.transport), peer_state(self.transport)
+        if client is PeerState.GONE or (client and n_outstanding > n_unread):
             self._client_has_gone()
         if running.disconnected:
             raise ClientDisconnectedError("the client closed the connection while its body waited")
@@ -215,7 +206,7 @@ class AsgiProtocol(HttpToolsProtocol):
     def _poll(self) -> None:
         """Look whether the client has gone: uvicorn does not receive while a request waits."""
         self.polling = None
-        if self.pipeline and client_state(self.transport):
+        if self.pipeline and peer_state(self.transport):
             self._client_has_gone()
         elif self.pipeline:
             self.polling = self.loop.call_later(TICK_SECONDS, self._poll)
@@ -223,9 +214,8 @@ class AsgiProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.running is not None and self.running.disconnected:
             return
-        service = self.service
-        if service is not None and service.receive_timeout is not None and self._is_idle:
-            self.head_deadline = min(self.head_deadline, self.loop.time() + service.receive_timeout)
+        if self.receive_timeout is not None and self._is_idle:
+            self.head_deadline = min(self.head_deadline, self.loop.time() + self.receive_timeout)
         # A TLS transport may pass on more after it was paused.
         self.unparsed = memoryview(b"".join((self.unparsed, data)) if self.unparsed else data)
         self._parse()

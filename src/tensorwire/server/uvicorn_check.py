@@ -75,12 +75,9 @@ async def _answer_one_request(loop: _Loop) -> None:
     protocol = loop.make_protocol()
     transport = _Transport()
     protocol.connection_made(transport)
-    sent = memoryview(_REQUEST % (len(_BODY), _BODY))
-    while sent:
-        buffer = protocol.get_buffer(-1)
-        n = min(len(buffer), len(sent))
-        buffer[:n], sent = sent[:n], sent[n:]
-        protocol.buffer_updated(n)
+    sent = _REQUEST % (len(_BODY), _BODY)
+    protocol.get_buffer(-1)[: len(sent)] = sent
+    protocol.buffer_updated(len(sent))
     is_counted = protocol in state.connections
     while not transport.written.endswith(b"}"):
         await asyncio.sleep(0)

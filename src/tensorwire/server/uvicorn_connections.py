@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
 from .connection import LAST_REQUEST_SECONDS, Connection
 from .errors import OverloadedError
 from .service import GRACE_SECONDS, Service
-from .states import ABORTED, CLOSING, LINGERING, RECEIVING
+from .socket_state import unread_nbytes, unsent_nbytes
+from .states import CLOSING, ENDING, LINGERING, RECEIVING
 
 # A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
 # idle, this many connections more are accepted, which get replies to requests without inference.
@@ -27,15 +31,8 @@ class Member(Protocol):
 
     service: Service
     connection: Connection
+    transport: asyncio.Transport
     is_excess: bool  # there were more than limit_concurrency connections
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether the client has not received all that was sent."""
-
-    @property
-    def has_unreceived(self) -> bool:
-        """Whether something has arrived that the event loop has not received yet."""
 
     def settle(self) -> None:
         """Make the transport and the timer follow the connection."""
@@ -49,7 +46,7 @@ class Connections:
     afterwards, because their handshake ends late.
     """
 
-    def __init__(self, server_state: Any, limit: int | None) -> None:
+    def __init__(self, server_state: Any, config: Any) -> None:
         self.open: set[Member] = set()
         # The protocols whose connection has not been made. They are released if it never will be:
         # asyncio does not tell.
@@ -58,7 +55,10 @@ class Connections:
         self.has_access_log = access_logger.hasHandlers() and access_logger.isEnabledFor(
             logging.INFO
         )
-        self._limit = limit
+        self.proxy_headers: Any = None
+        if config.proxy_headers:
+            self.proxy_headers = ProxyHeadersMiddleware(_no_app, config.forwarded_allow_ips)
+        self._limit: int | None = config.limit_concurrency
         self._of_uvicorn: set[Any] = server_state.connections
         self._tasks: set[Any] = server_state.tasks
 
@@ -94,7 +94,7 @@ class Connections:
         # The one that was closed may have been beyond the limit, too.
         ordinary = (each for each in self.open if each is not new and not each.is_excess)
         states = [each.connection.state for each in ordinary]
-        new.is_excess = sum(each not in (LINGERING, CLOSING, ABORTED) for each in states) >= limit
+        new.is_excess = sum(each not in ENDING for each in states) >= limit
         # `open` has closed connections, too, until their clients have read the rest.
         while len(self.open) > limit + N_RESERVED_CONNECTIONS:
             if not self._abort_one(new, now):
@@ -135,7 +135,7 @@ class Connections:
         One within the limit comes first, so that the new one is within the limit.
         """
         for each in sorted(self._idle(new), key=lambda each: each.is_excess):
-            if each.connection.since > now - LAST_REQUEST_SECONDS or each.has_unreceived:
+            if each.connection.since > now - LAST_REQUEST_SECONDS or _has_unreceived(each):
                 continue
             each.connection.close(now)
             each.settle()
@@ -152,8 +152,8 @@ class Connections:
         ending = [each for each in self.open if each.connection.state in (LINGERING, CLOSING)]
         ending.sort(key=lambda each: each.connection.since)
         idle = sorted(self._idle(new), key=lambda each: not each.is_excess)
-        waiting = (each for each in idle if not each.has_unreceived)
-        read = (each for each in chain(ending, waiting) if not each.has_unread)
+        waiting = (each for each in idle if not _has_unreceived(each))
+        read = (each for each in chain(ending, waiting) if unsent_nbytes(each.transport) <= 1)
         stopped = (each for each in ending if each.connection.since <= now - _PROGRESS_SECONDS)
         for each in chain(read, stopped):
             self.open.discard(each)
@@ -163,9 +163,18 @@ class Connections:
         return False
 
 
-def connections_of(server_state: Any, limit: int | None) -> Connections:
-    """Return the connections of a server of uvicorn, of which ``limit`` may be open."""
+def _has_unreceived(member: Member) -> bool:
+    """Whether something has arrived that the event loop has not received yet."""
+    return 0 < unread_nbytes(member.transport) < math.inf
+
+
+async def _no_app(scope: Any, receive: Any, send: Any) -> None:
+    """Do nothing. The middleware for proxy headers needs an application to call."""
+
+
+def connections_of(server_state: Any, config: Any) -> Connections:
+    """Return the connections of a server of uvicorn."""
     found: Connections | None = getattr(server_state, "tensorwire_connections", None)
     if found is None:
-        found = server_state.tensorwire_connections = Connections(server_state, limit)
+        found = server_state.tensorwire_connections = Connections(server_state, config)
     return found

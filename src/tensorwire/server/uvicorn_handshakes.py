@@ -104,14 +104,11 @@ class TlsHandshake(asyncio.Protocol):
                 raise
         else:
             if transport is not None and self._protocol is not None:
-                self._connect_protocol(transport)
+                transport.set_protocol(self._protocol)
+                self._protocol.connection_made(transport)
+                self._pass_received_to(self._protocol)
         finally:
             self._forget()
-
-    def _connect_protocol(self, transport: asyncio.Transport) -> None:
-        transport.set_protocol(self._protocol)
-        self._protocol.connection_made(transport)
-        self._pass_received_to(self._protocol)
 
     def _pass_received_to(self, protocol: Any) -> None:
         rest, self._received = memoryview(b"".join(self._received)), []

@@ -32,8 +32,8 @@ Content = Mapping[str, Any] | tw.InferResponse | tw.Frame
 
 def values_of(
     request: tw.InferRequest,
-    inputs: Sequence[tw.TensorSpec] = (),
-    scope: MutableMapping[str, Any] | None = None,
+    inputs: Sequence[tw.TensorSpec],
+    scope: MutableMapping[str, Any],
 ) -> dict[str, Any]:
     """Return the parameters and the inputs of a request by name.
 
@@ -42,11 +42,10 @@ def values_of(
     have the same name, an input is in shared memory, or an output is requested in a way that is not
     supported.
     """
-    if scope is not None:
-        binary = request.parameters.get(_FRAMING_PARAMETER)
-        if binary is None:
-            binary = any(tensor.binary for tensor in request.inputs)
-        scope[_OPTIONS_KEY] = tw.ResponseOptions(request.outputs, binary=binary, id=request.id)
+    binary = request.parameters.get(_FRAMING_PARAMETER)
+    if binary is None:
+        binary = any(tensor.binary for tensor in request.inputs)
+    scope[_OPTIONS_KEY] = tw.ResponseOptions(request.outputs, binary=binary, id=request.id)
     if inputs:
         check_inputs(request.inputs, specs_by_name("inputs", inputs), "the route")
     check_requested_outputs(request)
