@@ -21,6 +21,7 @@ from support.asgi_requests import (
     ask,
     async_echo,
     double,
+    echo,
     exchange,
     infer,
     inference,
@@ -265,6 +266,20 @@ def test_unexpected_error_of_the_codec_is_not_sent(
 
 
 # --- responses ---
+
+
+@pytest.mark.parametrize("seconds", [None, 20])
+async def test_middleware_that_limits_the_time_of_a_message(seconds: float | None) -> None:
+    """Its error is not taken for the end of `receive_timeout`."""
+    app = create_app({"echo": echo}, receive_timeout=seconds)
+
+    never: Any = asyncio.Event()
+
+    async def limited(scope: Any, _: Any, send: Any) -> None:
+        await app(scope, lambda: asyncio.wait_for(never.wait(), 0.01), send)
+
+    with pytest.raises(TimeoutError):
+        await exchange(limited, **inference())
 
 
 def test_large_frames_are_sent_buffer_by_buffer() -> None:

@@ -379,7 +379,8 @@ class _Exchange(Exchange):
         self._loop = asyncio.get_running_loop()
         more = message is not None
         try:
-            async with asyncio.timeout(self._service.receive_timeout) as self._timeout:
+            async with asyncio.timeout(self._service.receive_timeout) as timeout:
+                self._timeout = timeout
                 await self._await_memory()
                 while more and not self.is_rejected:
                     message = self.receive() if message is None else message
@@ -390,6 +391,8 @@ class _Exchange(Exchange):
                     self.write(chunk)
                     await self._await_memory()
         except TimeoutError:
+            if not timeout.expired():  # of the receive function of middleware
+                raise
             self.take_step()  # if the body has been given up, this rejects it
             if not self.is_rejected:
                 self.reject_late()
