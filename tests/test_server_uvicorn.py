@@ -54,7 +54,7 @@ from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.body_memory import BodyMemory, Reservation
 from tensorwire.server.http_exchange import Exchange
-from tensorwire.server.receiver import SCRATCH_NBYTES
+from tensorwire.server.receiver import SCRATCH_NBYTES, Receiver
 from tensorwire.server.socket_state import PeerState
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
 from tensorwire.server.uvicorn_connections import N_RESERVED_CONNECTIONS, connections_of
@@ -1096,11 +1096,15 @@ def configuration(app: Any = None, **options: Any) -> uvicorn.Config:
 
 
 def protocol_with_transport(
-    is_paused: bool = False, config: Any = None, state: Any = None, **options: Any
+    is_paused: bool = False,
+    config: Any = None,
+    state: Any = None,
+    http: Any = InferProtocol,
+    **options: Any,
 ) -> tuple[Any, Transport]:
     """Return a protocol and its transport. An event loop must be running."""
     config = config or configuration(make_app(**options))
-    protocol = InferProtocol(config, state or ServerState(), {})
+    protocol = http(config, state or ServerState(), {})
     transport = Transport(protocol, is_paused)
     protocol.connection_made(transport)
     return protocol, transport
@@ -1168,14 +1172,44 @@ async def test_context_variables_of_a_request_over_asgi() -> None:
 
     variable.set(5)
     config = configuration(create_app({"m": model}))
-    protocol = AsgiProtocol(config, ServerState(), {})
-    transport = Transport(protocol, is_paused=False)
-    protocol.connection_made(transport)
+    protocol, _ = protocol_with_transport(config=config, http=AsgiProtocol)
     protocol.data_received(2 * request_bytes("m", np.arange(2)))
     await turns(50)
     protocol.data_received(request_bytes("m", np.arange(2)))
     await turns(50)
     assert seen == [5, 5, 5]
+
+
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
+async def test_small_chunks_do_not_block_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, http: Any
+) -> None:
+    """In a turn, few are parsed, even if the transport receives more, as that of uvloop does."""
+    kind: Any = Receiver if http is InferProtocol else AsgiProtocol
+    n_parsed, on_body = 0, kind.on_body
+
+    def count(self: Any, body: bytes) -> None:
+        nonlocal n_parsed
+        n_parsed += 1
+        on_body(self, body)
+
+    monkeypatch.setattr(kind, "on_body", count)
+    protocol, transport = protocol_with_transport(http=http)
+    head, body = request_bytes("echo", np.arange(10_000)).split(b"\r\n\r\n", 1)
+    head = head.replace(b"Content-Length: %d" % len(body), b"Transfer-Encoding: chunked")
+    to_send = head + b"\r\n\r\n" + b"".join(b"1\r\n%c\r\n" % each for each in body) + b"0\r\n\r\n"
+    pass_on, n = (receive, SCRATCH_NBYTES) if kind is Receiver else (http.data_received, 256 << 10)
+    while to_send:
+        n_before = n_parsed
+        while to_send and transport.is_receiving:
+            data, to_send = to_send[:n], to_send[n:]
+            pass_on(protocol, data)
+        await turns()
+        assert n_parsed - n_before < SCRATCH_NBYTES
+    await turns(50)
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+    assert transport.written.endswith(body[-80_000:])
+    assert n_parsed == len(body)
 
 
 async def test_memory_of_a_reply_whose_end_has_not_been_sent() -> None:

@@ -26,6 +26,9 @@ SCRATCH_NBYTES = 16 << 10
 # If at least this many bytes of a body are missing, they are received without the HTTP parser. A
 # new parser is created afterwards, which costs more than the copy of fewer bytes.
 _DIRECT_FROM_NBYTES = 16 << 10
+# Small chunks of a body take long to parse. After this number, a connection waits for the next turn
+# of the event loop. uvloop would receive up to 32 times in a turn.
+MAX_PARTS_PER_TURN = 256
 MAX_HEAD_NBYTES = 64 << 10  # also of trailers; may be exceeded by one chunk
 _MAX_HEADERS = 256
 _MAX_TARGET_NBYTES = 16 << 10  # before 0.7, httptools parsed at most 64 KiB correctly
@@ -85,6 +88,8 @@ class Receiver:
         self._direct: RequestBody | None = None  # its body, if it is received without the parser
         # What has arrived since the last data of a body: a head, trailers or headers of chunks.
         self._head_nbytes = 0
+        self.n_parts = 0  # of bodies, in what was received last
+        self._parts: list[bytes] = []  # those that have not been written yet
 
     def buffer(self) -> memoryview:
         """Return the memory for what arrives next. `receive` takes the number of bytes."""
@@ -100,10 +105,13 @@ class Receiver:
 
     def receive(self, nbytes: int) -> None:
         body = self._direct
+        self.n_parts = 0
         if self.state in ENDED:
             return
         if body is None:
             self._parse(_scratch.view[:nbytes])
+            if self._parts:
+                self._write_parts()
         else:
             if body.is_waiting:
                 body.write(_scratch.view[:nbytes])
@@ -253,13 +261,24 @@ class Receiver:
     def on_body(self, body: bytes) -> None:
         """Callback of the parser: a part of the body."""
         self._head_nbytes = 0
-        if self.state is BODY:
+        self.n_parts += 1
+        if self.n_parts > 1:
+            self._parts.append(body)
+        elif self.state is BODY:
             self.requests[-1].write(body)
+
+    def _write_parts(self) -> None:
+        """Write the parts together: chunks of one byte would take long one by one."""
+        data, self._parts = b"".join(self._parts), []
+        if self.state is BODY:
+            self.requests[-1].write(data)
 
     def on_message_complete(self) -> None:
         """Callback of the parser: the message is complete."""
         if self.state is not BODY or self._parser.should_upgrade():
             return  # the body of an upgrade follows: see `_head_to_replay`
+        if self._parts:
+            self._write_parts()
         if not self._parser.should_keep_alive():  # also because of a trailer
             self.client_closes = True
         self._complete()

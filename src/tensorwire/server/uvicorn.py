@@ -32,7 +32,7 @@ from .states import ABORTED, CLOSING, ENDING, READY, RUNNING, SENDING, STALLED
 
 try:
     from .connection import RECEIVE_SECONDS, Connection, Options
-    from .receiver import Request
+    from .receiver import MAX_PARTS_PER_TURN, Request
     from .uvicorn_asgi import AsgiProtocol, limit_unsent, service_of
     from .uvicorn_connections import access_logger, connections_of
 except ModuleNotFoundError as error:
@@ -135,7 +135,9 @@ class InferProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
         connection.receive(nbytes, self.loop.time())
-        if (
+        if connection.receiver.n_parts > MAX_PARTS_PER_TURN:
+            self._pause_for_a_turn()
+        elif (
             connection.state is READY
             and len(self.all_connections.open) > 1
             and connection.requests[0].is_immediate
@@ -147,6 +149,13 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self.settle()
         else:
             self._advance()
+
+    def _pause_for_a_turn(self) -> None:
+        """Receive nothing more in this turn of the event loop."""
+        if not (self.is_reading_paused or self.transport.is_closing()):
+            self.is_reading_paused = True
+            self.transport.pause_reading()
+        self.loop.call_soon(self._advance)
 
     def eof_received(self) -> bool:
         """Return whether to keep the transport open, because a reply has not been sent yet."""
