@@ -735,7 +735,7 @@ def test_timer_after_the_socket_is_lost(is_closed: bool) -> None:
     names = ["get_extra_info", "get_write_buffer_size"]
     transport = Mock(names, get_extra_info=lambda _: lost, get_write_buffer_size=lambda: 0)
     assert not socket_state.peer_state(transport)
-    assert socket_state.unread_nbytes(transport) == math.inf
+    assert socket_state.unreceived_nbytes(transport) == math.inf
     assert socket_state.unsent_nbytes(transport) > 0
 
 
@@ -1455,7 +1455,9 @@ async def test_request_that_has_arrived_while_the_event_loop_was_blocked(
     for protocol, _ in pairs:
         protocol.connection.since -= 2
     waiting = pairs[0][1]
-    monkeypatch.setattr(uvicorn_connections, "unread_nbytes", lambda each: 9 * (each is waiting))
+    monkeypatch.setattr(
+        uvicorn_connections, "unreceived_nbytes", lambda each: 9 * (each is waiting)
+    )
     for _ in range(50):
         protocol_with_transport(config=config, state=state)
     assert not (waiting.is_closed or waiting.is_aborted)

@@ -20,11 +20,11 @@ TICK_SECONDS = 1.0
 
 # While others wait, a body with memory is given up if less than UNCOUNTED_NBYTES of it arrive in
 # this number of ticks. A body that waits is given up if, in as many ticks in a row, its socket has
-# less than _MIN_UNREAD_NBYTES for the server. Ticks are counted, and not seconds, because the event
-# loop may have been blocked for any time.
+# less than _MIN_UNRECEIVED_NBYTES for the server. Ticks are counted, and not seconds, because the
+# event loop may have been blocked for any time.
 _N_TICKS = 5
 PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
-_MIN_UNREAD_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
+_MIN_UNRECEIVED_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
 _MAX_TLS_BUFFER_NBYTES = 1 << 20  # what a TLS transport may have received after it was paused
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -36,12 +36,12 @@ def outstanding_nbytes(n_missing: int, is_tls: bool) -> int:
     return max(0, n_missing - _MAX_TLS_BUFFER_NBYTES) if is_tls else n_missing
 
 
-def is_silent(n_unread: float, n_outstanding: int) -> bool:
+def is_silent(n_unreceived: float, n_outstanding: int) -> bool:
     """Return whether a client sends nothing more of a body that waits for memory.
 
-    ``n_unread`` is the number of bytes that the operating system has for the transport.
+    ``n_unreceived`` is the number of bytes that the operating system has for the transport.
     """
-    return n_unread < min(_MIN_UNREAD_NBYTES, n_outstanding)
+    return n_unreceived < min(_MIN_UNRECEIVED_NBYTES, n_outstanding)
 
 
 def address_space_nbytes() -> int | None:

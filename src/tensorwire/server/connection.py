@@ -35,9 +35,9 @@ from .states import (
     BETWEEN_REPLIES,
     CLOSED,
     CLOSING,
-    ENDED,
     HEAD,
     IDLE,
+    INPUT_OVER,
     LINGERING,
     READY,
     RECEIVING,
@@ -57,11 +57,12 @@ _LINGER_SECONDS = 1.0
 _LONG_LINGER_SECONDS = 10.0
 # During a shutdown, idle connections stay open for this time, because a request may be on its way.
 LAST_REQUEST_SECONDS = 1.0
-_LATE_SECONDS = 0.1  # after a deadline: the event loop was blocked, which is not the client's time
+# A tick this much after its deadline: the event loop was blocked, which is not the client's time.
+_BLOCKED_SECONDS = 0.1
 RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
 FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_seconds is 0
 # A piece is sent when the transport has sent enough of the previous one. A TLS transport encrypts a
-# piece at once, and does not count it as unsent.
+# piece at once, and does not count it as unsent: so its pieces are small.
 _TLS_PIECE_NBYTES = 64 << 10
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -76,7 +77,7 @@ class Options:
     grace_seconds: float = GRACE_SECONDS
     """How long a client may keep the connection open after ``shut_down``, in all states together.
 
-    The connection ends within this time plus those in which its requests run, or the event loop is
+    The connection ends within this time plus that in which its requests run or the event loop is
     blocked.
     """
     is_tls: bool = False
@@ -131,9 +132,9 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        # Bytes that the transport had at the last `blocked`, or the fewest at a tick of LINGERING
-        # or CLOSING: the client has read if there are fewer. It is infinite after a piece, which
-        # the client may read, and before the first of these ticks.
+        # Bytes that were not sent at the last `blocked`, or the fewest at the ticks of LINGERING or
+        # CLOSING: if there are fewer now, the client has read. It is infinite if nothing was
+        # counted since a piece was sent, or since the state was entered.
         self.n_unsent: float = 0
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
@@ -174,16 +175,16 @@ class Connection:
             if self.state is not SENDING:
                 self._enter_next(now)
 
-    def tick(self, now: float, n_unsent: int = 0, n_unread: float = math.inf) -> None:
+    def tick(self, now: float, n_unsent: int = 0, n_unreceived: float = math.inf) -> None:
         """Do what is due.
 
         ``n_unsent`` is the number of bytes that the transport and the operating system have not
-        sent, of which 1 may stand for an unknown number, and ``n_unread`` that of bytes that the
-        operating system has for the transport.
+        sent, of which 1 may stand for an unknown number, and ``n_unreceived`` that of bytes that
+        the operating system has received, and the transport has not.
         """
         if now < self.deadline:
             return
-        self._skip_late(now)
+        self._skip_blocked_time(now)
         if self.state is SENDING:
             self._tick_sending(now, n_unsent)
         elif self.state in (LINGERING, CLOSING):
@@ -196,17 +197,16 @@ class Connection:
                 self._reject_late()
                 self._enter_next(now)
             elif self.state is STALLED:
-                self.requests[0].tick(now, is_silent(n_unread, self.n_outstanding))
+                self.requests[0].tick(now, is_silent(n_unreceived, self.n_outstanding))
                 if self.requests[0].is_given_up:
                     self.memory_changed(now)
         else:
             self._set_deadline(now)
 
     def _tick_sending(self, now: float, n_unsent: int) -> None:
-        """Abort if the client reads nothing in time.
+        """Abort if the client reads nothing in time, or slowly while others need its memory.
 
-        Or if it reads slowly while others need memory, of which its request has some. During a
-        shutdown, its time is limited in any case.
+        During a shutdown, only its time is limited.
         """
         is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES and self.grace_left == math.inf
         has_memory = bool(self.requests) and self.requests[0].has_memory
@@ -226,14 +226,14 @@ class Connection:
         self.n_unsent = min(self.n_unsent, n_unsent)
         self._set_deadline(now)
         is_lingering, is_read = self.state is LINGERING, n_unsent <= 1
-        is_late = now >= self.deadline or (n_unsent == 0 and not is_lingering)
+        is_over = now >= self.deadline or (n_unsent == 0 and not is_lingering)
         if is_read:
             is_short = is_lingering and self.receiver.is_message_complete
             seconds = _LINGER_SECONDS if is_short else _LONG_LINGER_SECONDS
-            is_late = is_late or now >= self.since + seconds
-        if is_late and is_lingering and is_read:
+            is_over = is_over or now >= self.since + seconds
+        if is_over and is_lingering and is_read:
             self.close(now)
-        elif is_late:
+        elif is_over:
             self._abort()
 
     def shut_down(self, now: float) -> None:
@@ -268,8 +268,8 @@ class Connection:
     def may_receive(self) -> bool:
         """Whether the transport may receive.
 
-        Not while a body waits for memory or the client must read first, nor while there are two
-        requests or more: these have arrived in one chunk.
+        Not while a body waits for memory, the client must read first, or there are two requests or
+        more: these have arrived in one read.
         """
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 
@@ -296,7 +296,7 @@ class Connection:
             self._close_requests()
             return
         request, body = self.requests[0], reply.body
-        if self.receiver.state in ENDED and len(self.requests) == 1:  # it is the last one
+        if self.receiver.state in INPUT_OVER and len(self.requests) == 1:  # it is the last one
             reply = reply.closing()
         lines = joined_headers((*headers, *reply.headers()))
         head = b"%b%b\r\n" % (_STATUS_LINES[reply.status], lines)
@@ -318,7 +318,7 @@ class Connection:
         self._end_request(now)
 
     def end_after_reply(self) -> None:
-        """Make the first request the last one."""
+        """Drop the requests behind the first one, and accept no more."""
         while len(self.requests) > 1:
             self.requests.pop().close()
         self.receiver.ignore_rest()
@@ -379,7 +379,7 @@ class Connection:
 
     def _enter(self, state: ServerState, now: float) -> None:
         if self.grace_left < math.inf:
-            self._skip_late(now)
+            self._skip_blocked_time(now)
         # The time in which a request must arrive includes that in which it waits for memory.
         if not (state in ARRIVING and self.state in ARRIVING):
             if self.grace_left < math.inf:
@@ -408,16 +408,16 @@ class Connection:
         if state in ARRIVING and grace_left < math.inf:  # the client has time to read the 503
             grace_left -= self.options.grace_seconds / 5
         self.deadline = self.since + max(0.0, min(seconds, grace_left))
-        # During a shutdown, all states have ticks: the time after a deadline does not count.
+        # During a shutdown, all states have ticks, which show that the event loop was blocked.
         if state in (STALLED, LINGERING, CLOSING) or grace_left < math.inf:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         if state is SENDING:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)
             self.n_refused = self.service.body_memory.n_refused
 
-    def _skip_late(self, now: float) -> None:
+    def _skip_blocked_time(self, now: float) -> None:
         """Do not count the time after the deadline, in which the event loop was blocked."""
-        if now > self.deadline + _LATE_SECONDS:
+        if now > self.deadline + _BLOCKED_SECONDS:
             self.since, self.deadline = self.since + now - self.deadline, now
 
     def _spend_grace(self, now: float) -> None:
@@ -443,7 +443,7 @@ class Connection:
         if self.requests:
             self.receiver.continue_body()
             self._enter_next(now)
-        elif self.receiver.state not in ENDED:
+        elif self.receiver.state not in INPUT_OVER:
             self._enter_next(now)
         elif self.receiver.state is CLOSED or (
             # The client may wait for the end, and TLS cannot close its sending direction alone.

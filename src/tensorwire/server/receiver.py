@@ -19,17 +19,17 @@ from .errors import OverloadedError
 from .framing import Head, find_head_problem, joined_headers
 from .http_exchange import Exchange
 from .service import DeferredReply, Route, Service, error_reply
-from .states import BODY, CLOSED, ENDED, HEAD, IDLE, IGNORED
+from .states import BODY, CLOSED, HEAD, IDLE, IGNORED, INPUT_OVER
 
-# The parser processes all requests in a chunk at once, so a chunk must not contain too many.
+# How much is received at once: the parser processes all requests in it, which must not be many.
 SCRATCH_NBYTES = 16 << 10
 # If at least this many bytes of a body are missing, they are received without the HTTP parser. A
 # new parser is created afterwards, which costs more than the copy of fewer bytes.
 _DIRECT_FROM_NBYTES = 16 << 10
-# Small chunks of a body take long to parse. After this number, a connection waits for the next turn
-# of the event loop. uvloop would receive up to 32 times in a turn.
-MAX_PARTS_PER_TURN = 256
-MAX_HEAD_NBYTES = 64 << 10  # also of trailers; may be exceeded by one chunk
+# Small chunks of a body take long to parse. If a read has more, the connection waits for the next
+# turn of the event loop. uvloop would read up to 32 times in a turn.
+MAX_PARTS_PER_READ = 256
+MAX_HEAD_NBYTES = 64 << 10  # also of trailers; may be exceeded by one read
 _MAX_HEADERS = 256
 _MAX_TARGET_NBYTES = 16 << 10  # before 0.7, httptools parsed at most 64 KiB correctly
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -61,9 +61,9 @@ class Receiver:
     """Parses the requests of a connection.
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
-    ``is_message_complete`` says whether the client has sent the whole of the last one, which may be
-    invalid. It is the last one if the client has said so (``client_closes``) or the server wants to
-    close the connection (``server_closes``).
+    ``is_message_complete`` says whether the whole of the newest one, which may be invalid, has
+    arrived. No request follows it if the client has said so (``client_closes``) or the server wants
+    to close the connection (``server_closes``).
     ``find_overload`` is called for each valid head: if it returns an error, no model is called.
     ``wake`` is that of the requests.
     """
@@ -106,7 +106,7 @@ class Receiver:
     def receive(self, nbytes: int) -> None:
         body = self._direct
         self.n_parts = 0
-        if self.state in ENDED:
+        if self.state in INPUT_OVER:
             return
         if body is None:
             self._parse(_scratch.view[:nbytes])
@@ -128,7 +128,7 @@ class Receiver:
     def continue_body(self) -> None:
         """Provide memory for the next step, and receive a large body without the parser.
 
-        A body gets memory when its request is the first one: before, at most one chunk is received.
+        A body gets memory when its request is the first one: before, at most one read is received.
         """
         request = self.requests[0]
         has_room = request.take_step()
@@ -191,7 +191,7 @@ class Receiver:
                     return
                 data = self._head_to_replay() + data[upgrade.args[0] :]
             except httptools.HttpParserError:
-                if self.state not in ENDED:
+                if self.state not in INPUT_OVER:
                     self.reject(TensorwireError("Invalid HTTP request received.", status=400))
                 return
         if self._head_nbytes > MAX_HEAD_NBYTES and self.state in (HEAD, BODY):
@@ -210,7 +210,7 @@ class Receiver:
         return b"POST / HTTP/1.1\r\n%b\r\n" % lines
 
     # The parser also calls these methods for trailers, for a head that is replayed, and for what
-    # follows the last request in a chunk: so they look at the state first.
+    # follows the last request in a read: so they look at the state first.
 
     def on_message_begin(self) -> None:
         """Callback of the parser: a message begins."""
@@ -218,7 +218,7 @@ class Receiver:
             self.state = HEAD
             self.is_message_complete = False
             self._head.begin()
-            self._head_nbytes = 0  # the chunk may also contain other requests
+            self._head_nbytes = 0  # the read may also contain other requests
 
     def on_headers_complete(self) -> None:
         """Callback of the parser: the headers are complete."""

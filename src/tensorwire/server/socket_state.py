@@ -35,7 +35,7 @@ def unsent_nbytes(transport: Any) -> int:
     return int(transport.get_write_buffer_size()) + int(n_below) + nbytes[0]
 
 
-def unread_nbytes(transport: Any) -> float:
+def unreceived_nbytes(transport: Any) -> float:
     """Return how many bytes the operating system has received that the event loop has not."""
     nbytes = memoryview(bytearray(4)).cast("i")
     try:

@@ -1,11 +1,12 @@
 """The states of an HTTP/1.1 connection: what the client does, and what the server waits for.
 
-``Receiver`` (receiver.py) changes ``ClientState``: as bytes arrive (``receive``) and end
-(``end_of_input``), if there is no memory for them (``buffer``, ``continue_body``), or when the
-``Connection`` wants nothing more (``reject``, ``ignore_rest``). ``Connection`` (connection.py)
-changes ``ServerState``, in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` there has the
-time of each state, ``_tick_ending`` that of the last ones, and ``tick`` what happens at its end. A
-shutdown is not a state: ``Connection.grace_left`` is finite then.
+``Receiver`` (receiver.py) changes ``ClientState``: when the parser calls it with what has arrived,
+at the end of the input (``end_of_input``), if there is no memory (``buffer``, ``continue_body``),
+or when the ``Connection`` wants nothing more (``reject``, ``ignore_rest``). ``Connection``
+(connection.py) changes ``ServerState``, in ``_enter``, ``start`` and ``_abort``. There,
+``_set_deadline`` has the time of each state, ``_tick_ending`` that of LINGERING and CLOSING when
+the client has read everything, and ``tick`` what happens at its end. A shutdown is not a state:
+``Connection.grace_left`` is finite then.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class ServerState(Enum):
 
 # In Python 3.11, an attribute of an Enum class takes as long as a call.
 IDLE, HEAD, BODY, IGNORED, CLOSED = ClientState
-ENDED = (IGNORED, CLOSED)
+INPUT_OVER = (IGNORED, CLOSED)
 WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
 ARRIVING = (RECEIVING, STALLED)
 BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)

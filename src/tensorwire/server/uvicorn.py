@@ -27,12 +27,12 @@ if os.name != "posix":
 from .context import Address
 from .errors import SHUTTING_DOWN, ClientDisconnectedError
 from .service import GRACE_SECONDS, Reply
-from .socket_state import PeerState, peer_state, unread_nbytes, unsent_nbytes
+from .socket_state import PeerState, peer_state, unreceived_nbytes, unsent_nbytes
 from .states import ABORTED, CLOSING, ENDING, READY, RUNNING, SENDING, STALLED
 
 try:
     from .connection import RECEIVE_SECONDS, Connection, Options
-    from .receiver import MAX_PARTS_PER_TURN, Request
+    from .receiver import MAX_PARTS_PER_READ, Request
     from .uvicorn_asgi import AsgiProtocol, limit_unsent, service_of
     from .uvicorn_connections import access_logger, connections_of
 except ModuleNotFoundError as error:
@@ -135,7 +135,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
         connection.receive(nbytes, self.loop.time())
-        if connection.receiver.n_parts > MAX_PARTS_PER_TURN:
+        if connection.receiver.n_parts > MAX_PARTS_PER_READ:
             self._pause_for_a_turn()
         elif (
             connection.state is READY
@@ -267,7 +267,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection.reply(reply, self.loop.time(), state.default_headers)
 
     def _send(self) -> None:
-        """Send what the client may read. The transport refers to large buffers until then."""
+        """Send what the client may read. The transport refers to a large piece until it is sent."""
         connection, transport = self.connection, self.transport
         is_tls = connection.options.is_tls
         if (output := connection.output) and not (is_tls and self._end_closed_tls()):
@@ -285,7 +285,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _end_closed_tls(self) -> bool:
         """Close a TLS connection that the client has closed, and return whether it has.
 
-        asyncio tells that only while it receives. It discards what is sent, with lines in the log.
+        asyncio tells that only while it receives. It would discard what is sent, and log that.
         """
         connection = self.connection
         if connection.may_receive and not self.is_writing_paused:
@@ -316,7 +316,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if self.timer is not None:
                 self.timer.cancel()
             self.timer_at = connection.deadline
-            self.timer = self.loop.call_at(self.timer_at, self._receive_and_tick)
+            self.timer = self.loop.call_at(self.timer_at, self._tick_after_receiving)
 
     def _end(self) -> None:
         state, transport = self.connection.state, self.transport
@@ -331,26 +331,26 @@ class InferProtocol(asyncio.BufferedProtocol):
             with suppress(OSError):  # the client has reset the connection, which is not known yet
                 transport.write_eof()
 
-    def _receive_and_tick(self) -> None:
+    def _tick_after_receiving(self) -> None:
         # After the process was suspended, the event loop runs what is due before it receives.
         self.timer = self.loop.call_later(RECEIVE_SECONDS, self._tick)
 
     def _tick(self) -> None:
         self.timer, self.timer_at = None, math.inf
-        connection, transport, n_unread = self.connection, self.transport, math.inf
+        connection, transport, n_unreceived = self.connection, self.transport, math.inf
         now, client = self.loop.time(), peer_state(transport)
         if connection.state not in ENDING and client is PeerState.GONE:
-            transport.abort()  # the transport does not tell while it is not read
+            transport.abort()  # a transport that does not receive does not tell
             return
         if connection.state is STALLED:
-            n_unread = unread_nbytes(transport)
-            if client and connection.n_outstanding > n_unread:
+            n_unreceived = unreceived_nbytes(transport)
+            if client and connection.n_outstanding > n_unreceived:
                 connection.end_of_input(now)
         elif connection.state is RUNNING and connection.options.is_tls:
             self._end_closed_tls()
         elif connection.state is RUNNING and client:
             connection.disconnect()
-        connection.tick(now, unsent_nbytes(transport), n_unread)
+        connection.tick(now, unsent_nbytes(transport), n_unreceived)
         self._advance()
 
     def _wake(self) -> None:

@@ -25,9 +25,9 @@ from .body_memory import TICK_SECONDS, is_silent, outstanding_nbytes
 from .connection import FIRST_REQUEST_SECONDS, RECEIVE_SECONDS
 from .errors import ClientDisconnectedError
 from .framing import joined_headers
-from .receiver import MAX_HEAD_NBYTES, MAX_PARTS_PER_TURN, SCRATCH_NBYTES
+from .receiver import MAX_HEAD_NBYTES, MAX_PARTS_PER_READ, SCRATCH_NBYTES
 from .service import GRACE_SECONDS, Service
-from .socket_state import PeerState, peer_state, unread_nbytes, unsent_nbytes
+from .socket_state import PeerState, peer_state, unreceived_nbytes, unsent_nbytes
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -51,11 +51,11 @@ class AsgiProtocol(HttpToolsProtocol):
         self.watching: asyncio.TimerHandle | None = None  # while writing is paused, or longer
         # Bytes that the client had not read at the last look; infinite if something was sent since.
         self.n_unsent = math.inf
-        self.n_unread_looks = 0  # in a row at which this number was not smaller
+        self.n_stalled_looks = 0  # in a row at which this number was not smaller
         self.head_nbytes = 0  # parsed since the message began, or the last part of its body
         self.body_nbytes = 0  # of the last request
         self.parts: list[bytes] = []  # of the body, which have just been parsed
-        self.n_parts = 0  # that were parsed in this turn of the event loop
+        self.n_parts = 0  # that were parsed since the last read
         self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
         self.running: Any = None  # the request that is answered; `cycle` is the last one
         self.polling: asyncio.TimerHandle | None = None  # while requests wait in `pipeline`
@@ -135,11 +135,11 @@ class AsgiProtocol(HttpToolsProtocol):
             self.n_unsent = math.inf
             return
         n_before, self.n_unsent = self.n_unsent, unsent_nbytes(self.transport)
-        self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent >= n_before else 0
+        self.n_stalled_looks = self.n_stalled_looks + 1 if self.n_unsent >= n_before else 0
         limit, seconds = self.unread_seconds, self.look_seconds
         if is_closing and self.n_unsent <= 1:  # many clients do not end TLS
             limit = min(limit, GRACE_SECONDS)
-        if self.n_unread_looks * seconds >= limit:
+        if self.n_stalled_looks * seconds >= limit:
             self._abort()
         else:
             self.watching = self.loop.call_later(seconds, self._watch)
@@ -178,13 +178,13 @@ class AsgiProtocol(HttpToolsProtocol):
         Raises ClientDisconnectedError if the client has gone.
         """
         running, n_outstanding = self.running, self._n_outstanding
-        n_unread, client = unread_nbytes(self.transport), peer_state(self.transport)
-        if client is PeerState.GONE or (client and n_outstanding > n_unread):
+        n_unreceived, client = unreceived_nbytes(self.transport), peer_state(self.transport)
+        if client is PeerState.GONE or (client and n_outstanding > n_unreceived):
             self._client_has_gone()
         if running.disconnected:
             raise ClientDisconnectedError("the client closed the connection while its body waited")
         n_held = len(running.body)  # uvicorn has received it, and the application has not
-        return is_silent(n_held + n_unread, n_held + n_outstanding)
+        return is_silent(n_held + n_unreceived, n_held + n_outstanding)
 
     @property
     def _n_outstanding(self) -> int:
@@ -228,19 +228,19 @@ class AsgiProtocol(HttpToolsProtocol):
     def _parse(self) -> None:
         """Parse what has been received, while no request waits for the reply to the one before.
 
-        The parser processes all requests in a chunk at once, so a chunk must not contain too many.
+        The parser processes all requests of a piece, which must not be many.
         """
         while self.unparsed and not (self.pipeline or self.transport.is_closing()):
-            if self.n_parts > MAX_PARTS_PER_TURN:
+            if self.n_parts > MAX_PARTS_PER_READ:
                 self.flow.pause_reading()
                 self.loop.call_soon(self._continue)
                 return
             n = SCRATCH_NBYTES
             if len(self.unparsed) > n and self.headers:  # a body need not be split
                 n = max(n, (self._content_length or 0) - self.body_nbytes)
-            chunk, self.unparsed = self.unparsed[:n], self.unparsed[n:]
-            self.head_nbytes += len(chunk)
-            super().data_received(chunk)
+            piece, self.unparsed = self.unparsed[:n], self.unparsed[n:]
+            self.head_nbytes += len(piece)
+            super().data_received(piece)
             self._pass_on_parts()
             if self.head_nbytes > MAX_HEAD_NBYTES and not self.transport.is_closing():
                 self.send_400_response(f"The headers exceed the limit of {MAX_HEAD_NBYTES} bytes.")
@@ -312,7 +312,7 @@ def limit_unsent(transport: Any) -> None:
 class _TlsTransport:
     """A transport that is closed once, and calls ``on_close``.
 
-    uvicorn closes some twice, of which asyncio forgets TLS.
+    uvicorn closes some twice. asyncio could then not abort them: the first close has ended its TLS.
     """
 
     def __init__(self, transport: Any, on_close: Callable[[], object]) -> None:

@@ -14,11 +14,11 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from .connection import LAST_REQUEST_SECONDS, Connection
 from .errors import OverloadedError
 from .service import GRACE_SECONDS, Service
-from .socket_state import unread_nbytes, unsent_nbytes
+from .socket_state import unreceived_nbytes, unsent_nbytes
 from .states import CLOSING, ENDING, LINGERING, RECEIVING
 
-# A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
-# idle, this many connections more are accepted, which get replies to requests without inference.
+# For a connection beyond limit_concurrency, the one that is idle for the longest time is closed. If
+# none is idle, this many more are accepted, which get replies to requests without inference.
 N_RESERVED_CONNECTIONS = 16
 _PROGRESS_SECONDS = 2.5  # in which an ending connection shows that its client reads
 _POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
@@ -42,8 +42,8 @@ class Connections:
     """The connections of a server, their limit, and whether the server shuts down.
 
     uvicorn calls ``shutdown`` of the objects in its set of connections. While there are connections
-    or TLS handshakes, this object is one of them, and so it knows of connections that are made
-    afterwards, because their handshake ends late.
+    or TLS handshakes, this object is in the set. Connections that are made afterwards, because
+    their handshake ends late, find that it ``is_shutting_down``.
     """
 
     def __init__(self, server_state: Any, config: Any) -> None:
@@ -165,7 +165,7 @@ class Connections:
 
 def _has_unreceived(member: Member) -> bool:
     """Whether something has arrived that the event loop has not received yet."""
-    return 0 < unread_nbytes(member.transport) < math.inf
+    return 0 < unreceived_nbytes(member.transport) < math.inf
 
 
 async def _no_app(scope: Any, receive: Any, send: Any) -> None:
