@@ -16,7 +16,7 @@ from typing import Any
 
 import httptools
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .asgi import IS_SILENT
@@ -25,7 +25,7 @@ from .body_memory import TICK_SECONDS, is_silent, outstanding_nbytes
 from .connection import FIRST_REQUEST_SECONDS, RECEIVE_SECONDS
 from .errors import ClientDisconnectedError
 from .framing import joined_headers
-from .receiver import MAX_HEAD_NBYTES, MAX_PARTS_PER_READ, SCRATCH_NBYTES
+from .receiver import MAX_HEAD_NBYTES, SCRATCH_NBYTES
 from .service import GRACE_SECONDS, Service
 from .socket_state import PeerState, peer_state, unreceived_nbytes, unsent_nbytes
 
@@ -55,7 +55,6 @@ class AsgiProtocol(HttpToolsProtocol):
         self.head_nbytes = 0  # parsed since the message began, or the last part of its body
         self.body_nbytes = 0  # of the last request
         self.parts: list[bytes] = []  # of the body, which have just been parsed
-        self.n_parts = 0  # that were parsed since the last read
         self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
         self.running: Any = None  # the request that is answered; `cycle` is the last one
         self.polling: asyncio.TimerHandle | None = None  # while requests wait in `pipeline`
@@ -220,7 +219,6 @@ class AsgiProtocol(HttpToolsProtocol):
             self.head_deadline = min(self.head_deadline, self.loop.time() + self.receive_timeout)
         # A TLS transport may pass on more after it was paused.
         self.unparsed = memoryview(b"".join((self.unparsed, data)) if self.unparsed else data)
-        self.n_parts = 0
         self._parse()
         if self.head_deadline < math.inf:
             self._expect_request_until(self.head_deadline)
@@ -231,10 +229,6 @@ class AsgiProtocol(HttpToolsProtocol):
         The parser processes all requests of a piece, which must not be many.
         """
         while self.unparsed and not (self.pipeline or self.transport.is_closing()):
-            if self.n_parts > MAX_PARTS_PER_READ:
-                self.flow.pause_reading()
-                self.loop.call_soon(self._continue)
-                return
             n = SCRATCH_NBYTES
             if len(self.unparsed) > n and self.headers:  # a body need not be split
                 n = max(n, (self._content_length or 0) - self.body_nbytes)
@@ -244,14 +238,6 @@ class AsgiProtocol(HttpToolsProtocol):
             self._pass_on_parts()
             if self.head_nbytes > MAX_HEAD_NBYTES and not self.transport.is_closing():
                 self.send_400_response(f"The headers exceed the limit of {MAX_HEAD_NBYTES} bytes.")
-
-    def _continue(self) -> None:
-        """Parse the rest in another turn of the event loop."""
-        self.n_parts = 0
-        self._parse()
-        is_full = self.cycle is not None and len(self.cycle.body) > HIGH_WATER_LIMIT
-        if not (is_full or self.transport.is_closing()):
-            self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -279,7 +265,6 @@ class AsgiProtocol(HttpToolsProtocol):
     def _pass_on_parts(self) -> None:
         """Pass on the parts together: chunks of one byte would take long one by one."""
         if self.parts:
-            self.n_parts += len(self.parts)
             body, self.parts = b"".join(self.parts), []
             super().on_body(body)
 
@@ -337,13 +322,13 @@ class _Flow(FlowControl):
 
     def __init__(self, protocol: AsgiProtocol) -> None:
         super().__init__(protocol.transport)
-        self._protocol = protocol
+        self._waiting = protocol.pipeline
         self._needs_reader = protocol.is_tls and protocol.service is not None
         self._resumes = False  # when the client has read
 
     def resume_reading(self) -> None:
         self._resumes = self._needs_reader and self.write_paused
-        if not (self._protocol.pipeline or self._protocol.unparsed or self._resumes):
+        if not (self._waiting or self._resumes):
             super().resume_reading()
 
     def pause_writing(self) -> None:
