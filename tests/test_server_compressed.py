@@ -82,6 +82,7 @@ def decompressed(body: bytes, coding: str) -> bytes:
         # long lists
         ([b"br," * 19 + b"gzip"], "gzip"),
         ([b"br," * 20 + b"gzip"], None),
+        ([b"br"] * 20 + [b"gzip"], None),
     ],
 )
 def test_chosen_coding(values: list[bytes], expected: str | None) -> None:

@@ -18,7 +18,7 @@ _ACCEPT_ENCODING = b"accept-encoding"
 MIN_NBYTES = 1 << 10  # a smaller response fits in a packet, with its headers
 MAX_QUICK_NBYTES = 32 << 10  # gzip takes up to 50 ns per byte
 _CODINGS = (b"zstd", b"gzip", b"deflate")  # in the order of preference
-_MAX_CODINGS = 20  # of a header; further ones are ignored
+_MAX_CODINGS = 20  # of a request; further ones are ignored
 _WEIGHT = re.compile(rb"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)")
 _VARY = (b"vary", _ACCEPT_ENCODING)
 
@@ -30,12 +30,11 @@ def choose_coding(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     ignored, as in Triton.
     """
     weights: dict[bytes, float] = {}
-    for name, value in headers:
-        if name == _ACCEPT_ENCODING:
-            for item in value.lower().split(b",", _MAX_CODINGS)[:_MAX_CODINGS]:
-                coding, _, parameters = item.partition(b";")
-                weight = _WEIGHT.fullmatch(parameters.strip() or b"q=1")
-                weights[coding.strip()] = float(weight[1]) if weight else 0
+    accepted = b",".join(value for name, value in headers if name == _ACCEPT_ENCODING)
+    for item in accepted.lower().split(b",", _MAX_CODINGS)[:_MAX_CODINGS]:
+        coding, _, parameters = item.partition(b";")
+        weight = _WEIGHT.fullmatch(parameters.strip() or b"q=1")
+        weights[coding.strip()] = float(weight[1]) if weight else 0
     best, best_weight = None, 0.0
     for coding in filter(is_supported, _CODINGS):
         if weights.get(coding, 0) > best_weight:

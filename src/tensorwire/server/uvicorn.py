@@ -82,6 +82,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.client: Address | None = None
         self.connection: Connection = cast("Connection", None)
         self.is_excess = False
+        self.advancing: asyncio.Handle | None = None  # the next call of `_advance`
         self.is_reading_paused = False
         self.is_writing_paused = False
         # The timer is not moved when the deadline becomes later: if it expires early, it starts
@@ -144,7 +145,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         ):
             # First, other connections receive what has arrived. Clients that get several replies at
             # once send several requests at once, so that there are fewer system calls.
-            self.loop.call_soon(self._advance)
+            self._advance_later()
             if len(connection.requests) > 1:
                 self.settle()
         else:
@@ -155,7 +156,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if not (self.is_reading_paused or self.transport.is_closing()):
             self.is_reading_paused = True
             self.transport.pause_reading()
-        self.loop.call_soon(self._advance)
+        self._advance_later()
 
     def eof_received(self) -> bool:
         """Return whether to keep the transport open, because a reply has not been sent yet."""
@@ -172,7 +173,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.is_writing_paused = False
         # Not at once: asyncio does not expect that this closes the transport.
-        self.loop.call_soon(self._advance)
+        self._advance_later()
 
     def shutdown(self) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
@@ -184,9 +185,16 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     # --- what the connection wants ---------------------------------------------------------------
 
+    def _advance_later(self) -> None:
+        if self.advancing is None:
+            self.advancing = self.loop.call_soon(self._advance)
+
     def _advance(self) -> None:
         """Run the requests in their order, as far as possible."""
         connection = self.connection
+        if self.advancing is not None:
+            self.advancing.cancel()
+            self.advancing = None
         try:
             if connection.state is SENDING:
                 self._send()
@@ -211,7 +219,7 @@ class InferProtocol(asyncio.BufferedProtocol):
                     if self.all_connections.is_shutting_down:
                         task.add_done_callback(partial(self._task_ended, reply))
             else:
-                self.loop.call_soon(self._advance)
+                self._advance_later()
         except BaseException:
             self.transport.abort()
             raise
