@@ -167,13 +167,16 @@ cli.main(["serve", "--echo", "--port", "0"])
 
 
 def test_sigterm_as_soon_as_a_socket_has_a_file(tmp_path: Path) -> None:
+    """The file is removed, also if there is a second signal meanwhile."""
     done = run_script(
         """
 import os, sys
 from tensorwire import cli
 from tensorwire.cli import serve
 
-serve.serve = lambda *_: os.kill(os.getpid(), 15)
+stop, unlink = lambda *_: os.kill(os.getpid(), 15), os.unlink
+os.unlink = lambda path: unlink(path) if stop() is None else None
+serve.serve = stop
 cli.main(["serve", "--echo", "--uds", sys.argv[1]])
 """,
         str(tmp_path / "socket"),

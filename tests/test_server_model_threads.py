@@ -741,15 +741,21 @@ async def test_work_for_a_client_that_has_left_is_dropped(
     assert (reply.status, len(threads._waiting)) == (0, 0)
 
 
-def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None:
+@pytest.mark.parametrize("kind", [lambda coroutine: coroutine, asyncio.ensure_future])
+def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop(kind: Any) -> None:
     released = asyncio.Event()
+    n_running = 0
 
     async def wait(request: tw.InferRequest) -> Any:
+        nonlocal n_running
+        n_running += 1
+        assert n_running <= 2
         await released.wait()
+        n_running -= 1
         return {"y": 1}
 
     models = {
-        "awaitable": Model(lambda request: wait(request), in_event_loop=True),  # noqa: PLW0108
+        "awaitable": Model(lambda request: kind(wait(request)), in_event_loop=True),
         "at once": Model(lambda _: {"y": 1}, in_event_loop=True),
     }
     calls = Calls()

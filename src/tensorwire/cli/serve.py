@@ -124,6 +124,8 @@ def run(chosen: argparse.Namespace) -> int:
 
     def end(number: int, _: Any) -> None:
         """End the process by a signal, without waiting for the threads of models."""
+        for each in (signal.SIGINT, signal.SIGTERM):  # another one would end it before the release
+            signal.signal(each, signal.SIG_IGN)
         released.close()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

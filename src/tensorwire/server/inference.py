@@ -23,7 +23,7 @@ from ..threads import WRITING, InThread, Threads
 from .client_calls import ClientCall
 from .concurrency import Concurrency
 from .context import RequestContext
-from .errors import ClientDisconnectedError, InvalidOutputError, RequestError, log
+from .errors import ClientDisconnectedError, InvalidOutputError, OverloadedError, RequestError, log
 from .model import (
     VERSION,
     Model,
@@ -153,6 +153,8 @@ class Inference(Generic[Undecoded, Encoded]):
             self.served.statistics.add(self.started_ns, error)
             if isinstance(error, asyncio.CancelledError) and self.request is not None:
                 error.add_note(self._subject())
+            if isinstance(error, OverloadedError) and isinstance(self.result, asyncio.Future):
+                self.result.cancel()
             raise
         finally:
             concurrency.remove(counted, call)
