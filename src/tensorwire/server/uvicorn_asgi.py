@@ -297,7 +297,7 @@ def limit_unsent(transport: Any) -> None:
 class _TlsTransport:
     """A transport that is closed once, and calls ``on_close``.
 
-    uvicorn closes some twice. asyncio could then not abort them: the first close has ended its TLS.
+    uvicorn closes some twice. After the second time, asyncio cannot abort a TLS connection.
     """
 
     def __init__(self, transport: Any, on_close: Callable[[], object]) -> None:
