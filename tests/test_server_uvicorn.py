@@ -19,6 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -671,6 +672,58 @@ def test_silent_tls_handshakes_are_limited(
             each.socket.close()
 
 
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
+def test_slow_tls_clients_take_turns(
+    certificate: Certificate,
+    http: Any,
+    loop: str,
+    tls_options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that sends key updates would block the event loop for seconds."""
+    monkeypatch.setattr(uvicorn_handshakes, "_SLOW_SECONDS", 0)  # everything is slow
+    protocol = uvicorn_handshakes._TlsInTurns
+    received: list[int] = []
+    is_reading: list[bool] = []
+    receive = protocol.buffer_updated
+
+    def buffer_updated(self: Any, nbytes: int) -> None:
+        receive(self, nbytes)
+        if nbytes > 4096:
+            received.append(nbytes)
+            is_reading.append(self._transport.is_reading())
+
+    monkeypatch.setattr(protocol, "buffer_updated", buffer_updated)
+    x = np.arange(500_000)
+    request = request_bytes("async", x)
+    with (
+        uvicorn_server(make_app(), http=http, loop=loop, **tls_options) as address,
+        contextlib.ExitStack() as stack,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        clients = [stack.enter_context(connect(address)) for _ in range(3)]
+        for client in clients:
+            client.start_tls(certificate.trusting())
+        replies = list(pool.map(lambda client: client.ask(request), clients))
+    for reply in replies:
+        assert np.array_equal(reply.message["x"].as_numpy(), x)
+    assert max(received[1:]) <= 1 << 14
+    assert not any(is_reading)
+
+
+async def test_one_slow_tls_client_receives_in_a_turn() -> None:
+    slow_clients = uvicorn_handshakes._Turns()
+    transports = [Transport(None, is_paused=False) for _ in range(4)]
+    transports[1].pause_reading()  # TLS has paused it
+    for each in transports:
+        slow_clients.wait(each)
+    found = []
+    for _ in range(4):
+        found.append([each.is_reading() for each in transports])
+        await turns()
+    assert found == [[k in resumed for k in range(4)] for resumed in ((), (0,), (0, 2), (0, 2, 3))]
+
+
 @pytest.mark.parametrize("client_leaves", [True, False])
 async def test_handshakes_that_do_not_begin(
     client_leaves: bool, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
@@ -1082,6 +1135,9 @@ class Transport(asyncio.Transport):
 
     def abort(self) -> None:
         self.is_closed = self.is_aborted = True
+
+    def is_reading(self) -> bool:
+        return self.is_receiving
 
     def pause_reading(self) -> None:
         self.is_receiving = False

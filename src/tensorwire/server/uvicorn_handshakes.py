@@ -1,4 +1,4 @@
-"""TLS handshakes of ``tensorwire serve``, which are limited.
+"""TLS of ``tensorwire serve``: handshakes are limited, and the time of a client in a turn is.
 
 asyncio does not tell a server that listens with TLS which connections are in a handshake.
 """
@@ -7,11 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
 from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS
+
+_SLOW_SECONDS = 0.005  # of what is received at once
+_HANDSHAKE_NBYTES = 4096  # each message of a handshake is smaller, and may be slow
+_SLOW_CLIENT_NBYTES = 1 << 14
+_SLOW_CLIENTS_SECONDS = 1.0  # in which a slow client may be followed by others
 
 
 def accept_tls(config: Any) -> Callable[[], object]:
@@ -21,7 +28,7 @@ def accept_tls(config: Any) -> Callable[[], object]:
     Python 3.12.1, asyncio waits for their connections.
     """
     pending: dict[TlsHandshake, None] = {}
-    make_protocol = partial(TlsHandshake, config.http_protocol_class, config.ssl, pending)
+    make_protocol = partial(TlsHandshake, config.http_protocol_class, config.ssl, pending, _Turns())
     config.http_protocol_class, config.ssl = make_protocol, None
 
     def abort() -> None:
@@ -43,12 +50,14 @@ class TlsHandshake(asyncio.Protocol):
         make_protocol: Callable[..., Any],
         context: ssl.SSLContext,
         pending: dict[TlsHandshake, None],
+        turns: _Turns,
         config: Any,
         **options: Any,
     ) -> None:
         self._protocol: Any = make_protocol(config=config, **options)
         self._context = context
         self._pending = pending
+        self._turns = turns
         self._limit: int | None = config.limit_concurrency
         # What arrives before the handshake begins, and with its end.
         self._received: list[bytes] = []
@@ -71,8 +80,11 @@ class TlsHandshake(asyncio.Protocol):
         self._forget()
 
     def _begin(self) -> None:
-        if self._received and not self._transport.is_closing():
-            self._pass_received_to(self._transport.get_protocol())
+        transport = self._transport
+        if not transport.is_closing():
+            tls = _TlsInTurns(transport, self._turns)
+            transport.set_protocol(tls)
+            self._pass_received_to(tls)
 
     def abort(self) -> None:
         self._forget()
@@ -121,3 +133,66 @@ class TlsHandshake(asyncio.Protocol):
             buffer[:n], rest = rest[:n], rest[n:]
             del buffer  # a body cannot grow while views of it exist
             protocol.buffer_updated(n)
+
+
+class _Turns:
+    """Slow clients of a server receive one after the other, each in a turn of the event loop.
+
+    OpenSSL takes long for messages that are small, of which key updates (27 bytes, 15 to 40 us) are
+    the slowest. uvloop receives up to 8 MiB of a connection in a turn.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Transport] = deque()
+        self._slow_until = 0.0
+
+    @property
+    def has_slow(self) -> bool:
+        """Whether a client was slow a short time ago."""
+        return time.monotonic() < self._slow_until
+
+    def wait(self, transport: asyncio.Transport) -> None:
+        """Let a slow client wait for its turn."""
+        self._slow_until = time.monotonic() + _SLOW_CLIENTS_SECONDS
+        if transport.is_reading():  # otherwise, TLS has paused it, and resumes it
+            transport.pause_reading()
+            self._waiting.append(transport)
+            if len(self._waiting) == 1:
+                asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._waiting.popleft().resume_reading()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._resume)
+
+
+class _TlsInTurns(asyncio.BufferedProtocol):
+    """What a transport receives for its protocol of TLS, which limits the time of a turn."""
+
+    def __init__(self, transport: asyncio.Transport, turns: _Turns) -> None:
+        self._transport = transport
+        self._turns = turns
+        self._tls: Any = transport.get_protocol()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer: memoryview = self._tls.get_buffer(sizehint)
+        return buffer[:_SLOW_CLIENT_NBYTES] if self._turns.has_slow else buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        began = time.monotonic()
+        self._tls.buffer_updated(nbytes)
+        if nbytes > _HANDSHAKE_NBYTES and time.monotonic() - began > _SLOW_SECONDS:
+            self._turns.wait(self._transport)
+
+    def eof_received(self) -> bool | None:
+        stays_open: bool | None = self._tls.eof_received()
+        return stays_open
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._tls.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._tls.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._tls.resume_writing()
