@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
 import ssl
 from pathlib import Path
@@ -9,11 +11,13 @@ from pathlib import Path
 from .output import UsageError
 
 
-def check_certificate(certfile: str | None, keyfile: str | None) -> None:
+def check_certificate(chosen: argparse.Namespace) -> None:
     """Raise UsageError unless the files have a certificate and its private key.
 
-    The errors of uvicorn and grpcio do not name the file.
+    The errors of uvicorn and grpcio do not name the file. The paths become absolute, because a
+    model may change the folder.
     """
+    certfile, keyfile = chosen.ssl_certfile, chosen.ssl_keyfile
     if certfile is None:
         if keyfile is not None:
             raise UsageError("--ssl-keyfile requires --ssl-certfile")
@@ -39,3 +43,5 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
     except ssl.SSLError as error:
         problem = f"the certificate and the private key cannot be used: {error.reason or error}"
         raise UsageError(f"--ssl-certfile: {problem}") from None
+    chosen.ssl_certfile = os.path.abspath(certfile)
+    chosen.ssl_keyfile = os.path.abspath(keyfile or certfile)

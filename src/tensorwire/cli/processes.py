@@ -242,7 +242,7 @@ def work(
         server = Server(chosen, ExitStack())
         server.on_startup = lambda: send(server.started)  # a model may hold the GIL from now on
         threading.Thread(target=beat, daemon=True).start()
-        check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)  # it may have changed
+        check_certificate(chosen)  # it may have changed
         status = serve_here(chosen, server, sockets, lambda *found: send(found))
     except UsageError as error:
         send(error)

@@ -118,7 +118,7 @@ def run(chosen: argparse.Namespace) -> int:
     # Models are imported from the working directory, too. `python -m` has put it there.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)
+    check_certificate(chosen)
     if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
         raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
 
