@@ -86,6 +86,32 @@ def test_memory_is_freed_when_a_body_becomes_large() -> None:
     assert not leak_of(grow, 20)
 
 
+@pytest.mark.no_sanitizers(reason="they replace malloc")
+@pytest.mark.thread_unsafe(reason="it limits the process")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this machine has no /proc")
+def test_large_body_grows_without_copying() -> None:
+    """A copy would block an event loop for a second, and need the memory of both."""
+    import resource  # noqa: PLC0415 - not on Windows
+
+    body = tw.BodyBuffer(None, 100)
+    body.reserve(512 << 20)
+    body.write(b"start")
+    n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(
+        resource.RLIMIT_AS, (n_pages * resource.getpagesize() + (320 << 20), limits[1])
+    )
+    try:
+        body.reserve(768 << 20)
+        with pytest.raises(tw.BodyTooLargeError):
+            body.reserve(2 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    body.write(b", end")
+    assert bytes(body) == b"start, end"
+    assert (address(np.frombuffer(body, np.uint8)) + 100) % 64 == 0
+
+
 def test_buffer_with_views_cannot_grow() -> None:
     buffer = tw.BodyBuffer(None)
     buffer.write(bytes(1000))

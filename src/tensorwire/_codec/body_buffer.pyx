@@ -2,7 +2,7 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uintptr_t
 from libc.string cimport memmove
@@ -20,6 +20,9 @@ cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
     HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page of 2 MiB
     FIRST_CAPACITY = 64 << 10
+    # malloc has mapped such a block, and so realloc moves its pages, without copying them. A copy
+    # of 1 GiB would block an event loop for more than a second.
+    MAPPED_FROM_NBYTES = 32 << 20
 
 VIEWS_EXPORTED = "the body cannot grow while views of it exist"
 
@@ -34,8 +37,10 @@ cdef extern from *:
     static void advise_huge_pages(char *memory, size_t nbytes) {
     #ifdef MADV_HUGEPAGE
         uintptr_t page_mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;  /* 4 KiB to 64 KiB, less 1 */
-        char *first = (char *)(((uintptr_t)memory + page_mask) & ~page_mask);
-        madvise(first, nbytes - (size_t)(first - memory), MADV_HUGEPAGE);
+        /* With the page in which the block begins: Linux does not move parts with and without the
+           advice together, and then realloc copies them. */
+        char *first = (char *)((uintptr_t)memory & ~page_mask);
+        madvise(first, nbytes + (size_t)(memory - first), MADV_HUGEPAGE);
     #else
         (void)memory; (void)nbytes;
     #endif
@@ -141,17 +146,24 @@ cdef class BodyBuffer:
 
     cdef int allocate(self, nbytes) except -1:
         """Provide aligned memory for `nbytes` bytes, and move the bytes that have arrived there."""
-        cdef Py_ssize_t n_allocated, n_copied = self.nbytes
+        cdef Py_ssize_t n_allocated, n_copied = self.nbytes, offset = self.data - self.memory
+        cdef bint is_mapped = self.capacity >= MAPPED_FROM_NBYTES
         cdef char* memory = NULL
         if nbytes < 2 ** 62:
             n_allocated = nbytes + ALIGNMENT
-            memory = <char*>PyMem_RawMalloc(n_allocated)
+            memory = <char*>PyMem_RawRealloc(self.memory if is_mapped else NULL, n_allocated)
         if memory == NULL:
             raise BodyTooLargeError(
                 f"there is no memory for a body of {format_number(nbytes)} bytes",
                 actual=nbytes, status=503 if nbytes < 2 ** 62 else 413)
         if n_allocated >= HUGE_FROM_NBYTES:
             advise_huge_pages(memory, n_allocated)
+        if is_mapped:
+            self.memory, self.data = memory, self.aligned(memory)
+            if self.data != memory + offset:  # not on Linux, where a page begins at the same byte
+                memmove(self.data, memory + offset, n_copied)
+            self.capacity = nbytes
+            return 0
         if n_copied > 0:
             self.copy_in(self.aligned(memory), self.data, n_copied)
             # Without the GIL, another thread may have exported the old memory or appended to it.
