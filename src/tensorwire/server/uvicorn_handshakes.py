@@ -17,8 +17,10 @@ from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS
 
 _SLOW_SECONDS = 0.005  # of what is received at once
 _HANDSHAKE_NBYTES = 4096  # each message of a handshake is smaller, and may be slow
-_SLOW_CLIENT_NBYTES = 1 << 14
-_SLOW_CLIENTS_SECONDS = 1.0  # in which a slow client may be followed by others
+# What is received at once for some time after a client was slow: of others that are fast, and of
+# those that are not, or not yet.
+_FAST_CLIENT_NBYTES, _SLOW_CLIENT_NBYTES = 64 << 10, 16 << 10
+_SLOW_CLIENTS_SECONDS = 1.0
 
 
 def accept_tls(config: Any) -> Callable[[], object]:
@@ -169,6 +171,8 @@ class _Turns:
 class _TlsInTurns(asyncio.BufferedProtocol):
     """What a transport receives for its protocol of TLS, which limits the time of a turn."""
 
+    is_fast = False
+
     def __init__(self, transport: asyncio.Transport, turns: _Turns) -> None:
         self._transport = transport
         self._turns = turns
@@ -176,13 +180,17 @@ class _TlsInTurns(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._tls.get_buffer(sizehint)
-        return buffer[:_SLOW_CLIENT_NBYTES] if self._turns.has_slow else buffer
+        if self._turns.has_slow:
+            return buffer[: _FAST_CLIENT_NBYTES if self.is_fast else _SLOW_CLIENT_NBYTES]
+        return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         began = time.monotonic()
         self._tls.buffer_updated(nbytes)
-        if nbytes > _HANDSHAKE_NBYTES and time.monotonic() - began > _SLOW_SECONDS:
-            self._turns.wait(self._transport)
+        if nbytes > _HANDSHAKE_NBYTES:
+            self.is_fast = time.monotonic() - began <= _SLOW_SECONDS
+            if not self.is_fast:
+                self._turns.wait(self._transport)
 
     def eof_received(self) -> bool | None:
         stays_open: bool | None = self._tls.eof_received()
