@@ -1082,6 +1082,17 @@ def test_memory_of_a_body_that_is_decompressed() -> None:
     assert memory.nbytes == 0
 
 
+@pytest.mark.parametrize("n", [4 * LIMIT, 5 * LIMIT, 6 * LIMIT])
+def test_body_that_fits_when_it_is_decompressed(n: int) -> None:
+    """Its memory doubles, but not beyond the limit."""
+    reservation = Reservation(BodyMemory(6 * LIMIT))
+    body = RequestBody([(b"content-encoding", b"gzip")], 1 << 30, lambda: reservation)
+    body.write(gzip.compress(bytes(n)))
+    with pytest.raises(tw.HeaderError):
+        body.decode(tw.Limits())
+    assert body.buffer.nbytes == n <= reservation.nbytes
+
+
 def test_oldest_body_does_not_wait_for_a_small_one_whose_model_runs() -> None:
     """Nor for decompressed ones. Two bodies never exceed the limit at the same time."""
     memory = BodyMemory(LIMIT)

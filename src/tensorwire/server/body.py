@@ -227,6 +227,6 @@ class RequestBody:
             return
         capacity = self._next_step(result.capacity, needed, None)
         if capacity > UNCOUNTED_NBYTES:
-            is_counted = result.capacity > UNCOUNTED_NBYTES
-            self._reservation().extend(capacity - (result.capacity if is_counted else 0))
+            n = result.capacity if result.capacity > UNCOUNTED_NBYTES else 0
+            capacity = n + self._reservation().extend(needed - n, capacity - n)
         result.reserve(capacity)

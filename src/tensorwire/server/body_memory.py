@@ -282,22 +282,25 @@ class Reservation:
         n_more, self._n_seen = n_arrived - self._n_seen, n_arrived
         return n_more >= UNCOUNTED_NBYTES or self.missing_nbytes > 0
 
-    def extend(self, nbytes: int) -> None:
-        """Take more memory for the decompressed bytes of a complete body.
+    def extend(self, needed: int, wanted: int = 0) -> int:
+        """Take more memory for the decompressed bytes of a complete body, and return how much.
 
-        Raises OverloadedError if neither the memory nor its spare part has room for them.
+        If there is room, it is what is wanted. Raises OverloadedError if neither the memory nor its
+        spare part has room for what is needed.
         """
         memory = self._memory
         with memory._locked():
-            fits = memory.decompressed_nbytes + nbytes <= memory.spare_nbytes
-            fits = fits or memory.nbytes + nbytes <= memory.max_nbytes + memory.spare_nbytes
-            if not fits:
+            room = memory.max_nbytes + memory.spare_nbytes - memory.nbytes
+            room = max(room, memory.spare_nbytes - memory.decompressed_nbytes)
+            if room < needed:
                 memory.n_refused += 1
                 raise self.overloaded_error()
+            nbytes = min(max(needed, wanted), room)
             memory.nbytes += nbytes
             self.nbytes += nbytes
             memory.decompressed_nbytes += nbytes
             self._decompressed_nbytes += nbytes
+        return nbytes
 
     def complete(self) -> None:
         """Keep the memory of a body that has arrived. The next body is the oldest now."""
