@@ -41,8 +41,8 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 # The variable that names the folder in which prometheus_client adds up the metrics of processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _STOP_SECONDS = 0.4  # in which all processes are told to end
-# Connections and calls that have arrived are accepted until there are no new ones in this time, and
-# in these turns of the event loop; and no longer than the last time.
+# Calls that have arrived are accepted until there are no new ones in this time, and in these turns
+# of the event loop; and no longer than the last time.
 _ACCEPT_SECONDS = 0.05
 _N_ACCEPT_TURNS = 10
 _MAX_ACCEPT_SECONDS = 0.5
@@ -98,9 +98,7 @@ class Server(uvicorn.Server):
             self.on_startup()
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        await self._accept_what_has_arrived()
-        for each in sockets or ():
-            each.is_stopped = True
+        await self._accept_what_has_arrived(sockets or [])
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
         self.released.close()
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
@@ -121,23 +119,33 @@ class Server(uvicorn.Server):
         if isinstance(ended, Exception):
             log.warning("the gRPC server has not ended: %s", describe(ended))
 
-    async def _accept_what_has_arrived(self) -> None:
+    async def _accept_what_has_arrived(self, listeners: list[Any]) -> None:
         """Accept what has arrived before the signal, while the event loop was busy or blocked."""
         end_at = time.monotonic() + _MAX_ACCEPT_SECONDS
-        connections: set[Any] = set()
-
-        def n_accepted() -> int:
-            connections.update(self.server_state.connections)
-            return len(connections) + (0 if self.calls is None else self.calls.n_begun)
-
-        n_before, n = -1, n_accepted()
-        while n_before < n and time.monotonic() < end_at:
+        n_before, n = -1, 0
+        while self.calls is not None and n_before < n and time.monotonic() < end_at:
             await asyncio.sleep(_ACCEPT_SECONDS)
             for _ in range(_N_ACCEPT_TURNS):
                 await asyncio.sleep(0)
                 if time.monotonic() >= end_at:  # each turn may run models
                     break
-            n_before, n = n, n_accepted()
+            n_before, n = n, self.calls.n_begun
+        # uvloop accepts one connection in each turn.
+        loop, accepting = asyncio.get_running_loop(), []
+        for each in listeners:
+            with suppress(OSError):  # there are no more, or no file is free
+                while True:
+                    accepting.append(
+                        loop.connect_accepted_socket(self._make_protocol, each.accept()[0])
+                    )
+            each.is_stopped = True
+        await asyncio.gather(*accepting, return_exceptions=True)
+
+    def _make_protocol(self) -> Any:
+        """Make a protocol for a connection, as uvicorn does."""
+        make: Any = self.config.http_protocol_class
+        state = self.server_state
+        return make(config=self.config, server_state=state, app_state=self.lifespan.state)
 
     async def _tell_late_connections(self, told: set[Any]) -> None:
         """Shut down connections that are made late, at the end of a TLS handshake for example."""
