@@ -104,7 +104,7 @@ def test_large_body_grows_without_copying() -> None:
     try:
         body.reserve(768 << 20)
         with pytest.raises(tw.BodyTooLargeError):
-            body.reserve(2 << 30)
+            body.reserve(2**61)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     body.write(b", end")
