@@ -1,5 +1,6 @@
 cdef class BodyBuffer:
     cdef char* memory  # the allocated block
+    cdef Py_ssize_t n_mapped  # its size if it is mapped; 0 if it is of PyMem_RawMalloc
     cdef char* data  # the start of the body in the block
     cdef readonly Py_ssize_t capacity  # number of bytes from `data` on that the body may use
     cdef Py_ssize_t header_remainder  # header length modulo ALIGNMENT

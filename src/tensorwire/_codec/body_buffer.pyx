@@ -2,13 +2,14 @@
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc, PyMem_RawRealloc
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from libc.stdint cimport uintptr_t
 from libc.string cimport memmove
 
 from .exports cimport export_bytes
-from .gil cimport count_work, free_memory, release_gil_if_long, take_gil
+from .gil cimport (
+    READ_NBYTES, count_or_release_gil, count_work, free_memory, release_gil_if_long, take_gil)
 
 from operator import index
 
@@ -20,8 +21,8 @@ cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
     HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page of 2 MiB
     FIRST_CAPACITY = 64 << 10
-    # malloc has mapped such a block, and so realloc moves its pages, without copying them. A copy
-    # of 1 GiB would block an event loop for more than a second.
+    # A copy of 1 GiB would block an event loop for more than a second. On Linux, the pages of such
+    # a block are moved.
     MAPPED_FROM_NBYTES = 32 << 20
 
 VIEWS_EXPORTED = "the body cannot grow while views of it exist"
@@ -37,20 +38,58 @@ cdef extern from *:
     static void advise_huge_pages(char *memory, size_t nbytes) {
     #ifdef MADV_HUGEPAGE
         uintptr_t page_mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;  /* 4 KiB to 64 KiB, less 1 */
-        /* With the page in which the block begins: Linux does not move parts with and without the
-           advice together, and then realloc copies them. */
-        char *first = (char *)((uintptr_t)memory & ~page_mask);
-        madvise(first, nbytes + (size_t)(memory - first), MADV_HUGEPAGE);
+        char *first = (char *)(((uintptr_t)memory + page_mask) & ~page_mask);
+        madvise(first, nbytes - (size_t)(first - memory), MADV_HUGEPAGE);
     #else
         (void)memory; (void)nbytes;
     #endif
     }
+    /* Maps a new block, or moves the pages of one to more address space. Returns NULL on failure:
+       then the old block is as before. */
+    static char *map_block(char *old, size_t n_old, size_t nbytes) {
+    #ifdef __linux__
+        void *block;
+        if (old != NULL)
+            block = mremap(old, n_old, nbytes, MREMAP_MAYMOVE);
+        else
+            block = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return block == MAP_FAILED ? NULL : (char *)block;
+    #else
+        (void)old; (void)n_old; (void)nbytes;
+        return NULL;
+    #endif
+    }
+    static void unmap_block(char *block, size_t nbytes) {
+    #ifdef __linux__
+        munmap(block, nbytes);
+    #else
+        (void)block; (void)nbytes;
+    #endif
+    }
+    #ifdef __linux__
+    #define CAN_MAP 1
+    #else
+    #define CAN_MAP 0
+    #endif
     """
+    const bint CAN_MAP
     void advise_huge_pages(char* memory, size_t nbytes) nogil
+    char* map_block(char* old, size_t n_old, size_t nbytes) nogil
+    void unmap_block(char* block, size_t nbytes) nogil
 
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
+
+
+cdef void free_block(char* memory, Py_ssize_t n_mapped, Py_ssize_t n_used) noexcept:
+    """Free a block. It takes long if many of its bytes have been used."""
+    if n_mapped == 0:
+        free_memory(memory, n_used)
+        return
+    released = count_or_release_gil(n_used // READ_NBYTES)
+    unmap_block(memory, n_mapped)
+    take_gil(released)
 
 
 # The garbage collector does not track this class. Its objects refer only to ints, and they must be
@@ -135,7 +174,7 @@ cdef class BodyBuffer:
         self.allocate(content_length)
 
     def __dealloc__(self):
-        free_memory(self.memory, self.nbytes)
+        free_block(self.memory, self.n_mapped, self.nbytes)
 
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
@@ -146,32 +185,30 @@ cdef class BodyBuffer:
 
     cdef int allocate(self, nbytes) except -1:
         """Provide aligned memory for `nbytes` bytes, and move the bytes that have arrived there."""
-        cdef Py_ssize_t n_allocated, n_copied = self.nbytes, offset = self.data - self.memory
-        cdef bint is_mapped = self.capacity >= MAPPED_FROM_NBYTES
+        cdef Py_ssize_t n_allocated, n_mapped = 0, n_copied = self.nbytes
         cdef char* memory = NULL
         if nbytes < 2 ** 62:
             n_allocated = nbytes + ALIGNMENT
-            memory = <char*>PyMem_RawRealloc(self.memory if is_mapped else NULL, n_allocated)
+            if CAN_MAP and nbytes >= MAPPED_FROM_NBYTES:
+                n_mapped = n_allocated
+                memory = map_block(self.memory if self.n_mapped else NULL, self.n_mapped, n_mapped)
+            else:
+                memory = <char*>PyMem_RawMalloc(n_allocated)
         if memory == NULL:
             raise BodyTooLargeError(
                 f"there is no memory for a body of {format_number(nbytes)} bytes",
                 actual=nbytes, status=503 if nbytes < 2 ** 62 else 413)
         if n_allocated >= HUGE_FROM_NBYTES:
             advise_huge_pages(memory, n_allocated)
-        if is_mapped:
-            self.memory, self.data = memory, self.aligned(memory)
-            if self.data != memory + offset:  # not on Linux, where a page begins at the same byte
-                memmove(self.data, memory + offset, n_copied)
-            self.capacity = nbytes
-            return 0
-        if n_copied > 0:
+        if n_copied > 0 and not self.n_mapped:
             self.copy_in(self.aligned(memory), self.data, n_copied)
             # Without the GIL, another thread may have exported the old memory or appended to it.
             if self.n_exports > 0 or self.nbytes != n_copied:
-                PyMem_RawFree(memory)
+                free_block(memory, n_mapped, 0)
                 raise BufferError(VIEWS_EXPORTED)
-        PyMem_RawFree(self.memory)
-        self.memory, self.data = memory, self.aligned(memory)
+        if not self.n_mapped:
+            PyMem_RawFree(self.memory)
+        self.memory, self.data, self.n_mapped = memory, self.aligned(memory), n_mapped
         self.capacity = nbytes
         return 0
 

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -41,8 +41,8 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 # The variable that names the folder in which prometheus_client adds up the metrics of processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _STOP_SECONDS = 0.4  # in which all processes are told to end
-# Calls that have arrived are accepted until there are no new ones in this time, and in these turns
-# of the event loop; and no longer than the last time.
+# Connections and calls that have arrived are accepted until there are no new ones in this time, and
+# in these turns of the event loop; and no longer than the last time.
 _ACCEPT_SECONDS = 0.05
 _N_ACCEPT_TURNS = 10
 _MAX_ACCEPT_SECONDS = 0.5
@@ -98,9 +98,8 @@ class Server(uvicorn.Server):
             self.on_startup()
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        await self._accept_what_has_arrived(sockets or [])
-        await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
-        self.released.close()
+        await self._accept_what_has_arrived()
+        await self._stop_listening(cast("list[Listener]", sockets or []))
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
         if self.end_handshakes is not None:
             self.end_handshakes()
@@ -119,27 +118,38 @@ class Server(uvicorn.Server):
         if isinstance(ended, Exception):
             log.warning("the gRPC server has not ended: %s", describe(ended))
 
-    async def _accept_what_has_arrived(self, listeners: list[Any]) -> None:
+    async def _accept_what_has_arrived(self) -> None:
         """Accept what has arrived before the signal, while the event loop was busy or blocked."""
         end_at = time.monotonic() + _MAX_ACCEPT_SECONDS
-        n_before, n = -1, 0
-        while self.calls is not None and n_before < n and time.monotonic() < end_at:
+        connections: set[Any] = set()
+
+        def n_accepted() -> int:
+            connections.update(self.server_state.connections)
+            return len(connections) + (0 if self.calls is None else self.calls.n_begun)
+
+        n_before, n = -1, n_accepted()
+        while n_before < n and time.monotonic() < end_at:
             await asyncio.sleep(_ACCEPT_SECONDS)
             for _ in range(_N_ACCEPT_TURNS):
                 await asyncio.sleep(0)
                 if time.monotonic() >= end_at:  # each turn may run models
                     break
-            n_before, n = n, self.calls.n_begun
-        # uvloop accepts one connection in each turn.
-        loop, accepting = asyncio.get_running_loop(), []
+            n_before, n = n, n_accepted()
+
+    async def _stop_listening(self, listeners: list[Listener]) -> None:
+        """Accept the rest, of which uvloop accepts one in each turn, and refuse others."""
         for each in listeners:
-            with suppress(OSError):  # there are no more, or no file is free
-                while True:
-                    accepting.append(
-                        loop.connect_accepted_socket(self._make_protocol, each.accept()[0])
-                    )
             each.is_stopped = True
-        await asyncio.gather(*accepting, return_exceptions=True)
+        await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
+        accepted = [found for each in listeners for found in each.accept_rest()]
+        self.released.close()
+        for server in self.servers:
+            server.close()
+        for each in listeners:
+            each.close()
+        connect = asyncio.get_running_loop().connect_accepted_socket
+        making = (connect(self._make_protocol, found) for found in accepted)
+        await asyncio.gather(*making, return_exceptions=True)
 
     def _make_protocol(self) -> Any:
         """Make a protocol for a connection, as uvicorn does."""

@@ -42,6 +42,14 @@ class Listener(socket.socket):
             self.is_exhausted = not isinstance(error, BlockingIOError)
             raise
 
+    def accept_rest(self) -> list[socket.socket]:
+        """Accept the connections of the queue, as long as there are files, without waiting."""
+        accepted = []
+        with suppress(OSError):
+            for _ in range(BACKLOG):  # others may arrive at the same time
+                accepted.append(super().accept()[0])
+        return accepted
+
 
 def lock(folder: int) -> None:
     """Lock a folder. Raises OSError if another process does not release it.

@@ -140,11 +140,12 @@ class InferProtocol(asyncio.BufferedProtocol):
             self._pause_for_a_turn()
         elif (
             connection.state is READY
-            and len(self.all_connections.open) > 1
+            and (len(self.all_connections.open) > 1 or connection.options.is_tls)
             and connection.requests[0].is_immediate
         ):
             # First, other connections receive what has arrived. Clients that get several replies at
-            # once send several requests at once, so that there are fewer system calls.
+            # once send several requests at once, so that there are fewer system calls. And the time
+            # of a model is not that of TLS.
             self._advance_later()
             if len(connection.requests) > 1:
                 self.settle()

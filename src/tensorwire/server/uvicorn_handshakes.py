@@ -138,14 +138,14 @@ class TlsHandshake(asyncio.Protocol):
 
 
 class _Turns:
-    """Slow clients of a server receive one after the other, each in a turn of the event loop.
+    """Slow clients of a server receive one after the other, and not in more than half of the time.
 
     OpenSSL takes long for messages that are small, of which key updates (27 bytes, 15 to 40 us) are
     the slowest. uvloop receives up to 8 MiB of a connection in a turn.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Transport] = deque()
+        self._waiting: deque[tuple[asyncio.Transport, float]] = deque()
         self._slow_until = 0.0
 
     @property
@@ -153,19 +153,19 @@ class _Turns:
         """Whether a client was slow a short time ago."""
         return time.monotonic() < self._slow_until
 
-    def wait(self, transport: asyncio.Transport) -> None:
-        """Let a slow client wait for its turn."""
+    def wait(self, transport: asyncio.Transport, seconds: float) -> None:
+        """Let a slow client wait until others have had as much time as it has taken."""
         self._slow_until = time.monotonic() + _SLOW_CLIENTS_SECONDS
         if transport.is_reading():  # otherwise, TLS has paused it, and resumes it
             transport.pause_reading()
-            self._waiting.append(transport)
+            self._waiting.append((transport, seconds))
             if len(self._waiting) == 1:
-                asyncio.get_running_loop().call_soon(self._resume)
+                asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        self._waiting.popleft().resume_reading()
+        self._waiting.popleft()[0].resume_reading()
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._resume)
+            asyncio.get_running_loop().call_later(self._waiting[0][1], self._resume)
 
 
 class _TlsInTurns(asyncio.BufferedProtocol):
@@ -188,9 +188,10 @@ class _TlsInTurns(asyncio.BufferedProtocol):
         began = time.monotonic()
         self._tls.buffer_updated(nbytes)
         if nbytes > _HANDSHAKE_NBYTES:
-            self.is_fast = time.monotonic() - began <= _SLOW_SECONDS
+            seconds = time.monotonic() - began
+            self.is_fast = seconds <= _SLOW_SECONDS
             if not self.is_fast:
-                self._turns.wait(self._transport)
+                self._turns.wait(self._transport, seconds)
 
     def eof_received(self) -> bool | None:
         stays_open: bool | None = self._tls.eof_received()
