@@ -460,7 +460,7 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
             return found
 
     def connect() -> None:
-        clients.append(client := socket.create_connection(listener.getsockname()))
+        clients.append(client := socket.create_connection(address))
         client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         connecting.append(loop.call_soon(connect))
 
@@ -474,6 +474,7 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
     server.lifespan = server.config.lifespan_class(server.config)
     with Counting() as listener, ExitStack() as opened:
         listener.bind(("127.0.0.1", 0))
+        address = listener.getsockname()
         listener.listen(1000)
         listener.setblocking(False)
         opened.enter_context(listener.dup())  # as that of another process
