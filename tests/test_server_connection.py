@@ -367,8 +367,11 @@ class ConnectionMachine(RuleBasedStateMachine):
             self.decompressed.extend(n)
 
     @precondition(lambda self: self.decompressed.nbytes)
-    @rule()
-    def end_decompressed(self) -> None:
+    @rule(gives_back=st.booleans())
+    def end_decompressed(self, gives_back: bool) -> None:
+        if gives_back:
+            self.decompressed.give_back(100)
+            return
         self.decompressed.release()
         self.decompressed = Reservation(self.app.body_memory)
 
@@ -1084,13 +1087,15 @@ def test_memory_of_a_body_that_is_decompressed() -> None:
 
 @pytest.mark.parametrize("n", [4 * LIMIT, 5 * LIMIT, 6 * LIMIT])
 def test_body_that_fits_when_it_is_decompressed(n: int) -> None:
-    """Its memory doubles, but not beyond the limit."""
+    """Its memory doubles, but not beyond the limit, and the rest is given back."""
     reservation = Reservation(BodyMemory(6 * LIMIT))
     body = RequestBody([(b"content-encoding", b"gzip")], 1 << 30, lambda: reservation)
     body.write(gzip.compress(bytes(n)))
     with pytest.raises(tw.HeaderError):
         body.decode(tw.Limits())
-    assert body.buffer.nbytes == n <= reservation.nbytes
+    assert body.buffer.nbytes == n == reservation.nbytes == reservation._memory.nbytes
+    reservation.release()
+    assert reservation._memory.nbytes == 0
 
 
 def test_oldest_body_does_not_wait_for_a_small_one_whose_model_runs() -> None:

@@ -220,6 +220,8 @@ class RequestBody:
                 f"({format_count('byte', len(result))} decompressed)"
             )
         self.buffer, self.is_compressed = result, False
+        if self._reservation is not None and result.capacity > UNCOUNTED_NBYTES:
+            self._reservation().give_back(result.capacity - result.nbytes)
 
     def _extend(self, result: BodyBuffer, needed: int) -> None:
         """Provide memory for the decompressed bytes. Raises OverloadedError."""
@@ -227,6 +229,6 @@ class RequestBody:
             return
         capacity = self._next_step(result.capacity, needed, None)
         if capacity > UNCOUNTED_NBYTES:
-            n = result.capacity if result.capacity > UNCOUNTED_NBYTES else 0
-            capacity = n + self._reservation().extend(needed - n, capacity - n)
+            counted = result.capacity if result.capacity > UNCOUNTED_NBYTES else 0
+            capacity = counted + self._reservation().extend(needed - counted, capacity - counted)
         result.reserve(capacity)

@@ -302,6 +302,16 @@ class Reservation:
             self._decompressed_nbytes += nbytes
         return nbytes
 
+    def give_back(self, nbytes: int) -> None:
+        """Release a part of what ``extend`` has taken: decompressed bytes are fewer than that."""
+        part = Reservation(self._memory)
+        with self._memory._locked():
+            nbytes = min(nbytes, self._decompressed_nbytes)  # it may have been released
+            part.nbytes = part._decompressed_nbytes = nbytes
+            self.nbytes -= nbytes
+            self._decompressed_nbytes -= nbytes
+        part.release()
+
     def complete(self) -> None:
         """Keep the memory of a body that has arrived. The next body is the oldest now."""
         self._memory._end(self, is_released=False)

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS
 
-_SLOW_SECONDS = 0.005  # of what is received at once
+_SLOW_SECONDS = 0.005  # of CPU time for what is received at once
 _HANDSHAKE_NBYTES = 4096  # each message of a handshake is smaller, and may be slow
 # What is received at once for some time after a client was slow: of others that are fast, and of
 # those that are not, or not yet.
@@ -185,10 +185,10 @@ class _TlsInTurns(asyncio.BufferedProtocol):
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        began = time.monotonic()
+        began = time.thread_time()  # without that of models in other threads, which have the GIL
         self._tls.buffer_updated(nbytes)
         if nbytes > _HANDSHAKE_NBYTES:
-            seconds = time.monotonic() - began
+            seconds = time.thread_time() - began
             self.is_fast = seconds <= _SLOW_SECONDS
             if not self.is_fast:
                 self._turns.wait(self._transport, seconds)
