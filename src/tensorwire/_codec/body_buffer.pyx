@@ -19,7 +19,8 @@ from ..errors import BodyTooLargeError, LayoutError, format_count, format_number
 
 cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
-    HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page of 2 MiB
+    HUGE_NBYTES = 2 << 20  # a huge page
+    HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page
     FIRST_CAPACITY = 64 << 10
     # A copy of 1 GiB would block an event loop for more than a second. On Linux, the pages of such
     # a block are moved.
@@ -190,6 +191,8 @@ cdef class BodyBuffer:
         if nbytes < 2 ** 62:
             n_allocated = nbytes + ALIGNMENT
             if CAN_MAP and nbytes >= MAPPED_FROM_NBYTES:
+                # With another size, the pages would be split when they are moved.
+                n_allocated += HUGE_NBYTES - n_allocated % HUGE_NBYTES
                 n_mapped = n_allocated
                 memory = map_block(self.memory if self.n_mapped else NULL, self.n_mapped, n_mapped)
             else:

@@ -73,6 +73,7 @@ class Server(uvicorn.Server):
         self.config.callback_notify = self.look_for_free_file
         self.config.timeout_notify = 1
         self.released = released
+        self.has_others: bool = chosen.workers > 1
 
     async def look_for_free_file(self) -> None:
         """Log that no file descriptor is free: uvloop and grpcio do not tell."""
@@ -137,11 +138,15 @@ class Server(uvicorn.Server):
             n_before, n = n, n_accepted()
 
     async def _stop_listening(self, listeners: list[Listener]) -> None:
-        """Accept the rest, of which uvloop accepts one in each turn, and refuse others."""
+        """Accept the rest, of which uvloop accepts one in each turn, and refuse others.
+
+        With several processes, another one accepts the rest, which may be too many for this one.
+        """
         for each in listeners:
             each.is_stopped = True
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
-        accepted = [found for each in listeners for found in each.accept_rest()]
+        accepting = () if self.has_others else listeners
+        accepted = [found for each in accepting for found in each.accept_rest()]
         self.released.close()
         for server in self.servers:
             server.close()

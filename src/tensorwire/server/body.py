@@ -220,8 +220,8 @@ class RequestBody:
                 f"({format_count('byte', len(result))} decompressed)"
             )
         self.buffer, self.is_compressed = result, False
-        if self._reservation is not None and result.capacity > UNCOUNTED_NBYTES:
-            self._reservation().give_back(result.capacity - result.nbytes)
+        if self._reservation is not None:
+            self._reservation().keep(result.nbytes, result.capacity)
 
     def _extend(self, result: BodyBuffer, needed: int) -> None:
         """Provide memory for the decompressed bytes. Raises OverloadedError."""

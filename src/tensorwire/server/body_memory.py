@@ -302,15 +302,17 @@ class Reservation:
             self._decompressed_nbytes += nbytes
         return nbytes
 
-    def give_back(self, nbytes: int) -> None:
-        """Release a part of what ``extend`` has taken: decompressed bytes are fewer than that."""
-        part = Reservation(self._memory)
+    def keep(self, nbytes: int, capacity: int) -> None:
+        """Release what a body does not need after it was decompressed, to a block of this size."""
+        if self._memory.counts_unused:
+            nbytes = capacity
+        rest = Reservation(self._memory)
         with self._memory._locked():
-            nbytes = min(nbytes, self._decompressed_nbytes)  # it may have been released
-            part.nbytes = part._decompressed_nbytes = nbytes
-            self.nbytes -= nbytes
-            self._decompressed_nbytes -= nbytes
-        part.release()
+            rest.nbytes = max(0, self.nbytes - nbytes)
+            rest._decompressed_nbytes = max(0, self._decompressed_nbytes - nbytes)
+            self.nbytes -= rest.nbytes
+            self._decompressed_nbytes -= rest._decompressed_nbytes
+        rest.release()
 
     def complete(self) -> None:
         """Keep the memory of a body that has arrived. The next body is the oldest now."""
