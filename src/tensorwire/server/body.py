@@ -220,7 +220,7 @@ class RequestBody:
                 f"({format_count('byte', len(result))} decompressed)"
             )
         self.buffer, self.is_compressed = result, False
-        if self._reservation is not None:
+        if self._reservation and (self.has_steps or result.capacity > UNCOUNTED_NBYTES):
             self._reservation().keep(result.nbytes, result.capacity)
 
     def _extend(self, result: BodyBuffer, needed: int) -> None:
