@@ -466,7 +466,7 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
         client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         if listener.fileno() < 0:
             late.append(client)
-        if len(late) < 10:  # nobody accepts them
+        if len(late) < 10:  # these are not accepted
             connecting.append(loop.call_soon(connect))
 
     loop = asyncio.get_running_loop()

@@ -673,7 +673,7 @@ def test_silent_tls_handshakes_are_limited(
 
 
 @pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
-def test_slow_tls_clients_take_turns(
+def test_slow_tls_clients_are_paused(
     certificate: Certificate,
     http: Any,
     loop: str,
@@ -682,7 +682,7 @@ def test_slow_tls_clients_take_turns(
 ) -> None:
     """A client that sends key updates would block the event loop for seconds."""
     monkeypatch.setattr(uvicorn_handshakes, "_SLOW_SECONDS", 0)  # everything is slow
-    protocol = uvicorn_handshakes._TlsInTurns
+    protocol = uvicorn_handshakes._MeasuredTls
     received: list[int] = []
     is_reading: list[bool] = []
     receive = protocol.buffer_updated
@@ -711,8 +711,8 @@ def test_slow_tls_clients_take_turns(
     assert not any(is_reading)
 
 
-async def test_slow_tls_clients_have_half_of_the_time() -> None:
-    slow_clients = uvicorn_handshakes._Turns()
+async def test_slow_tls_clients_wait_as_long_as_they_took() -> None:
+    slow_clients = uvicorn_handshakes._SlowClients()
     transports = [Transport(None, is_paused=False) for _ in range(4)]
     transports[1].pause_reading()  # TLS has paused it
     began = time.monotonic()

@@ -144,8 +144,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             and connection.requests[0].is_immediate
         ):
             # First, other connections receive what has arrived. Clients that get several replies at
-            # once send several requests at once, so that there are fewer system calls. And the time
-            # of a model is not that of TLS.
+            # once send several requests at once, so that there are fewer system calls. With TLS,
+            # the time of a model is not measured as that of TLS.
             self._advance_later()
             if len(connection.requests) > 1:
                 self.settle()

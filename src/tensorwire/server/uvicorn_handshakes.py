@@ -1,4 +1,4 @@
-"""TLS of ``tensorwire serve``: handshakes are limited, and the time of a client in a turn is.
+"""TLS of ``tensorwire serve``: its handshakes are limited, and slow clients wait.
 
 asyncio does not tell a server that listens with TLS which connections are in a handshake.
 """
@@ -30,8 +30,9 @@ def accept_tls(config: Any) -> Callable[[], object]:
     Python 3.12.1, asyncio waits for their connections.
     """
     pending: dict[TlsHandshake, None] = {}
-    make_protocol = partial(TlsHandshake, config.http_protocol_class, config.ssl, pending, _Turns())
-    config.http_protocol_class, config.ssl = make_protocol, None
+    make_protocol, context = config.http_protocol_class, config.ssl
+    accept = partial(TlsHandshake, make_protocol, context, pending, _SlowClients())
+    config.http_protocol_class, config.ssl = accept, None
 
     def abort() -> None:
         for each in tuple(pending):
@@ -52,14 +53,14 @@ class TlsHandshake(asyncio.Protocol):
         make_protocol: Callable[..., Any],
         context: ssl.SSLContext,
         pending: dict[TlsHandshake, None],
-        turns: _Turns,
+        slow_clients: _SlowClients,
         config: Any,
         **options: Any,
     ) -> None:
         self._protocol: Any = make_protocol(config=config, **options)
         self._context = context
         self._pending = pending
-        self._turns = turns
+        self._slow_clients = slow_clients
         self._limit: int | None = config.limit_concurrency
         # What arrives before the handshake begins, and with its end.
         self._received: list[bytes] = []
@@ -84,7 +85,7 @@ class TlsHandshake(asyncio.Protocol):
     def _begin(self) -> None:
         transport = self._transport
         if not transport.is_closing():
-            tls = _TlsInTurns(transport, self._turns)
+            tls = _MeasuredTls(transport, self._slow_clients)
             transport.set_protocol(tls)
             self._pass_received_to(tls)
 
@@ -137,8 +138,10 @@ class TlsHandshake(asyncio.Protocol):
             protocol.buffer_updated(n)
 
 
-class _Turns:
-    """Slow clients of a server receive one after the other, and not in more than half of the time.
+class _SlowClients:
+    """The clients of a server whose TLS is slow. They wait, one after the other, for other clients.
+
+    Together, they take at most half of the time.
 
     OpenSSL takes long for messages that are small, of which key updates (27 bytes, 15 to 40 us) are
     the slowest. uvloop receives up to 8 MiB of a connection in a turn.
@@ -149,7 +152,7 @@ class _Turns:
         self._slow_until = 0.0
 
     @property
-    def has_slow(self) -> bool:
+    def were_seen(self) -> bool:
         """Whether a client was slow a short time ago."""
         return time.monotonic() < self._slow_until
 
@@ -168,19 +171,19 @@ class _Turns:
             asyncio.get_running_loop().call_later(self._waiting[0][1], self._resume)
 
 
-class _TlsInTurns(asyncio.BufferedProtocol):
-    """What a transport receives for its protocol of TLS, which limits the time of a turn."""
+class _MeasuredTls(asyncio.BufferedProtocol):
+    """Passes what a transport receives to its protocol of TLS, and measures how long that takes."""
 
     is_fast = False
 
-    def __init__(self, transport: asyncio.Transport, turns: _Turns) -> None:
+    def __init__(self, transport: asyncio.Transport, slow_clients: _SlowClients) -> None:
         self._transport = transport
-        self._turns = turns
+        self._slow_clients = slow_clients
         self._tls: Any = transport.get_protocol()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._tls.get_buffer(sizehint)
-        if self._turns.has_slow:
+        if self._slow_clients.were_seen:
             return buffer[: _FAST_CLIENT_NBYTES if self.is_fast else _SLOW_CLIENT_NBYTES]
         return buffer
 
@@ -191,7 +194,7 @@ class _TlsInTurns(asyncio.BufferedProtocol):
             seconds = time.thread_time() - began
             self.is_fast = seconds <= _SLOW_SECONDS
             if not self.is_fast:
-                self._turns.wait(self._transport, seconds)
+                self._slow_clients.wait(self._transport, seconds)
 
     def eof_received(self) -> bool | None:
         stays_open: bool | None = self._tls.eof_received()
