@@ -711,6 +711,38 @@ def test_slow_tls_clients_are_paused(
     assert not any(is_reading)
 
 
+def test_tls_collects_little_while_the_protocol_does_not_read(
+    certificate: Certificate,
+    loop: str,
+    tls_options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the protocol reads again, TLS decrypts all of it at once, and nothing measures that."""
+    protocol = uvicorn_handshakes._MeasuredTls
+    collected: list[int] = []
+    receive = protocol.buffer_updated
+
+    def buffer_updated(self: Any, nbytes: int) -> None:
+        if not (self.plain_transport is None or self.plain_transport.is_reading()):
+            collected.append(nbytes)
+        receive(self, nbytes)
+
+    monkeypatch.setattr(protocol, "buffer_updated", buffer_updated)
+    x = np.arange(500_000)
+    with (
+        uvicorn_server(make_app(), http=InferProtocol, loop=loop, **tls_options) as address,
+        connect(address) as connection,
+    ):
+        connection.start_tls(certificate.trusting())
+        connection.send(request_bytes("slow", x[:3]) * 2)
+        time.sleep(0.05)
+        connection.send(request_bytes("async", x))
+        for _ in range(2):
+            connection.read()
+        assert np.array_equal(connection.read().message["x"].as_numpy(), x)
+    assert 1 << 16 <= sum(collected) <= 1 << 17
+
+
 async def test_slow_tls_clients_wait_as_long_as_they_took() -> None:
     slow_clients = uvicorn_handshakes._SlowClients()
     transports = [Transport(None, is_paused=False) for _ in range(4)]

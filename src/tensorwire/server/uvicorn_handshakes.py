@@ -18,7 +18,8 @@ from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS
 _SLOW_SECONDS = 0.005  # of CPU time for what is received at once
 _HANDSHAKE_NBYTES = 4096  # each message of a handshake is smaller, and may be slow
 # What is received at once for some time after a client was slow: of others that are fast, and of
-# those that are not, or not yet.
+# those that are not, or not yet. The first is also what TLS collects for a protocol that does not
+# read.
 _FAST_CLIENT_NBYTES, _SLOW_CLIENT_NBYTES = 64 << 10, 16 << 10
 _SLOW_CLIENTS_SECONDS = 1.0
 
@@ -85,9 +86,9 @@ class TlsHandshake(asyncio.Protocol):
     def _begin(self) -> None:
         transport = self._transport
         if not transport.is_closing():
-            tls = _MeasuredTls(transport, self._slow_clients)
-            transport.set_protocol(tls)
-            self._pass_received_to(tls)
+            self._tls = _MeasuredTls(transport, self._slow_clients)
+            transport.set_protocol(self._tls)
+            self._pass_received_to(self._tls)
 
     def abort(self) -> None:
         self._forget()
@@ -103,7 +104,7 @@ class TlsHandshake(asyncio.Protocol):
         if self._protocol is None:
             return
         try:
-            transport = await asyncio.get_running_loop().start_tls(
+            transport: Any = await asyncio.get_running_loop().start_tls(
                 *(self._transport, self, self._context),
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
@@ -119,6 +120,8 @@ class TlsHandshake(asyncio.Protocol):
                 raise
         else:
             if transport is not None and self._protocol is not None:
+                transport.set_read_buffer_limits(_FAST_CLIENT_NBYTES)
+                self._tls.plain_transport = transport
                 transport.set_protocol(self._protocol)
                 self._protocol.connection_made(transport)
                 self._pass_received_to(self._protocol)
@@ -175,6 +178,7 @@ class _MeasuredTls(asyncio.BufferedProtocol):
     """Passes what a transport receives to its protocol of TLS, and measures how long that takes."""
 
     is_fast = False
+    plain_transport: Any = None  # after the handshake
 
     def __init__(self, transport: asyncio.Transport, slow_clients: _SlowClients) -> None:
         self._transport = transport
@@ -183,6 +187,9 @@ class _MeasuredTls(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._tls.get_buffer(sizehint)
+        if not (self.plain_transport is None or self.plain_transport.is_reading()):
+            # TLS collects this until its protocol reads again, and then decrypts it unmeasured.
+            return buffer[:_FAST_CLIENT_NBYTES]
         if self._slow_clients.were_seen:
             return buffer[: _FAST_CLIENT_NBYTES if self.is_fast else _SLOW_CLIENT_NBYTES]
         return buffer
