@@ -365,9 +365,12 @@ def test_shutdown_refuses_connections_that_are_not_served(tmp_path: Path, worker
 
 
 @pytest.mark.parametrize("http", ["fast", "asgi"])
-def test_requests_that_arrive_while_the_event_loop_is_blocked(tmp_path: Path, http: str) -> None:
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_requests_that_arrive_while_the_event_loop_is_blocked(
+    tmp_path: Path, http: str, n_workers: int
+) -> None:
     """They get replies if they arrive before SIGTERM."""
-    options = ["served_here:models", "--http", http]
+    options = ["served_here:models", "--http", http, "--workers", str(n_workers)]
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(serving(tmp_path, *options, models=MODELS))
         connections = [stack.enter_context(connect(server.address))]

@@ -29,6 +29,8 @@ pytestmark = pytest.mark.thread_unsafe(reason="it replaces a class")
 class FakeWorker(Worker):
     """A worker whose process and pipe are this object."""
 
+    is_told_to_be_last = False
+
     def __init__(self, *_: Any) -> None:
         self.process: Any = self
         self.pipe: Any = self
@@ -44,6 +46,9 @@ class FakeWorker(Worker):
 
     def recv(self) -> Any:
         return self.messages.pop(0)
+
+    def send(self, _: None) -> None:
+        self.is_told_to_be_last = True
 
     def terminate(self) -> None:
         self.received.append("SIGTERM")
@@ -262,6 +267,7 @@ def test_many_processes_are_told_to_end_in_the_time_of_two(monkeypatch: pytest.M
     server.serve()
     server.stop()
     assert [each.received for each in server.workers] == [["SIGTERM"]] * 16
+    assert [each.is_told_to_be_last for each in server.workers] == [False] * 15 + [True]
     assert sum(waited) == pytest.approx(0.4)
 
 

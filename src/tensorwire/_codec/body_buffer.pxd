@@ -13,6 +13,7 @@ cdef class BodyBuffer:
     cdef int allocate(self, nbytes) except -1
     cdef char* aligned(self, char* memory) noexcept
     cdef void copy_in(self, char* target, const void* source, Py_ssize_t nbytes) noexcept
+    cdef void count_arrived(self, Py_ssize_t nbytes) noexcept
     cdef int make_room(self, Py_ssize_t n_more) except -1
     cdef int check_growth(self, nbytes) except -1
     cdef int append(self, const void* source, Py_ssize_t nbytes) except -1

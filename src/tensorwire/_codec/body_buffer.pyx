@@ -20,7 +20,7 @@ from ..errors import BodyTooLargeError, LayoutError, format_count, format_number
 cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
     HUGE_NBYTES = 2 << 20  # a huge page
-    HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page
+    HUGE_FROM_NBYTES = 4 << 20  # a smaller block could waste most of a page
     FIRST_CAPACITY = 64 << 10
     # A copy of 1 GiB would block an event loop for more than a second. On Linux, the pages of such
     # a block are moved.
@@ -54,7 +54,13 @@ cdef extern from *:
             block = mremap(old, n_old, nbytes, MREMAP_MAYMOVE);
         else
             block = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        return block == MAP_FAILED ? NULL : (char *)block;
+        if (block == MAP_FAILED)
+            return NULL;
+    #ifdef MADV_NOHUGEPAGE
+        if (old == NULL)  /* until `count_arrived`, also if the system prefers huge pages */
+            madvise(block, nbytes, MADV_NOHUGEPAGE);
+    #endif
+        return (char *)block;
     #else
         (void)old; (void)n_old; (void)nbytes;
         return NULL;
@@ -201,7 +207,7 @@ cdef class BodyBuffer:
             raise BodyTooLargeError(
                 f"there is no memory for a body of {format_number(nbytes)} bytes",
                 actual=nbytes, status=503 if nbytes < 2 ** 62 else 413)
-        if n_allocated >= HUGE_FROM_NBYTES:
+        if n_allocated >= HUGE_FROM_NBYTES and n_copied >= HUGE_NBYTES:
             advise_huge_pages(memory, n_allocated)
         if n_copied > 0 and not self.n_mapped:
             self.copy_in(self.aligned(memory), self.data, n_copied)
@@ -230,6 +236,16 @@ cdef class BodyBuffer:
         memmove(target, source, nbytes)
         take_gil(released)
         self.n_exports -= 1
+
+    cdef void count_arrived(self, Py_ssize_t nbytes) noexcept:
+        """Count bytes that arrive. A large block gets huge pages after the first bytes.
+
+        The first byte of a huge page takes the memory of all of it, and a client may send no more.
+        """
+        cdef Py_ssize_t n_before = self.nbytes
+        self.nbytes += nbytes
+        if n_before < HUGE_NBYTES <= self.nbytes and self.capacity >= HUGE_FROM_NBYTES:
+            advise_huge_pages(self.memory, self.n_mapped or self.capacity + ALIGNMENT)
 
     cdef int make_room(self, Py_ssize_t n_more) except -1:
         """Provide memory for `n_more` bytes after those that have arrived, or raise an error."""
@@ -311,7 +327,7 @@ cdef class BodyBuffer:
             self.check_limit(self.nbytes + nbytes)
         self.make_room(nbytes)
         if nbytes > 0:  # the address of an empty buffer may be NULL
-            self.nbytes += nbytes  # first, so that another thread appends after these bytes
+            self.count_arrived(nbytes)  # first, so that another thread appends after these bytes
             self.copy_in(self.data + self.nbytes - nbytes, source, nbytes)
         count_work(nbytes)  # at the end: other threads may use the body
         return 0
@@ -422,7 +438,7 @@ cdef class BodyBuffer:
             n_arrived = number
             if self.content_length is None:
                 self.check_limit(self.nbytes + n_arrived)
-            self.nbytes += n_arrived
+            self.count_arrived(n_arrived)
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         with cython.critical_section(self):

@@ -67,13 +67,14 @@ class Server(uvicorn.Server):
     calls: Any = None
     """The ``OpenCalls`` of the gRPC server."""
     has_free_file = True
+    is_last: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether no other process accepts connections at the same sockets after this one."""
 
     def __init__(self, chosen: argparse.Namespace, released: ExitStack) -> None:
         super().__init__(make_config(chosen))
         self.config.callback_notify = self.look_for_free_file
         self.config.timeout_notify = 1
         self.released = released
-        self.has_others: bool = chosen.workers > 1
 
     async def look_for_free_file(self) -> None:
         """Log that no file descriptor is free: uvloop and grpcio do not tell."""
@@ -140,12 +141,12 @@ class Server(uvicorn.Server):
     async def _stop_listening(self, listeners: list[Listener]) -> None:
         """Accept the rest, of which uvloop accepts one in each turn, and refuse others.
 
-        With several processes, another one accepts the rest, which may be too many for this one.
+        With several processes, the last one accepts the rest, which may be too many for others.
         """
         for each in listeners:
             each.is_stopped = True
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
-        accepting = () if self.has_others else listeners
+        accepting = listeners if self.is_last() else ()
         accepted = [found for each in accepting for found in each.accept_rest()]
         self.released.close()
         for server in self.servers:
@@ -237,7 +238,7 @@ def work(
     """Serve in one of several processes.
 
     It sends what `serve_here` announces, or an error, and whether the server has started: then, and
-    regularly.
+    regularly. It receives a message if it is the last one that ends.
     """
     lock = threading.Lock()
 
@@ -263,6 +264,7 @@ def work(
         each.set_inheritable(False)
     try:
         server = Server(chosen, ExitStack())
+        server.is_last = pipe.poll  # also if the first process has been killed
         server.on_startup = lambda: send(server.started)  # a model may hold the GIL from now on
         threading.Thread(target=beat, daemon=True).start()
         check_certificate(chosen)  # it may have changed
@@ -293,8 +295,8 @@ class Worker:
     ended_at: float  # when it was told to end
 
     def __init__(self, *arguments: Any) -> None:
-        self.pipe, sending = spawn.Pipe(duplex=False)
-        self.process = spawn.Process(target=work, args=(*arguments, sending))
+        self.pipe, other_end = spawn.Pipe()
+        self.process = spawn.Process(target=work, args=(*arguments, other_end))
         # A terminal sends signals to all processes, also while they import. `work` unblocks them.
         # `ensure_running` unblocks SIGINT, hence the second call. SIGHUP, which would end the
         # tracker, stays blocked in it.
@@ -305,7 +307,7 @@ class Worker:
             self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
-        sending.close()
+        other_end.close()
         self.started_at = time.monotonic()
         self.silent_seconds = 0.0  # since its last message
 
@@ -494,8 +496,12 @@ class Processes:
         for bound in self.sockets:
             bound.close()
         # One after another, so that clients whose connections are closed find the next process.
-        # The queue of the sockets is lost with the last one, and so it should be empty then. Those
-        # that start keep the sockets open, and do not accept connections.
-        for each in sorted(self.workers, key=lambda each: each.state is SERVING):
+        # The queue of the sockets is lost with the last one, which empties it. Those that start keep
+        # the sockets open, and do not accept connections.
+        ending = sorted(self.workers, key=lambda each: each.state is SERVING)
+        for each in ending[-1:]:
+            with suppress(OSError):  # it has ended
+                each.pipe.send(None)
+        for each in ending:
             each.end()
             time.sleep(_STOP_SECONDS / len(self.workers))
