@@ -112,6 +112,29 @@ def test_large_body_grows_without_copying() -> None:
     assert (address(body) + 100) % 64 == 0
 
 
+@pytest.mark.no_sanitizers(reason="they replace malloc")
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this machine has no /proc")
+@pytest.mark.parametrize("n_reserved", [31 << 20, 33 << 20])  # allocated, mapped
+def test_first_byte_of_a_large_body_takes_little_memory(n_reserved: int) -> None:
+    """A huge page would take 2 MiB for it."""
+
+    def resident_nbytes() -> int:
+        n_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return n_pages * resource.getpagesize()
+
+    import resource  # noqa: PLC0415 - not on Windows
+
+    before = resident_nbytes()
+    bodies = [tw.BodyBuffer(None) for _ in range(20)]
+    for body in bodies:
+        body.reserve(n_reserved)
+        body.write(b"x")
+    assert resident_nbytes() - before < 20 << 16
+    bodies[0].write(bytes(n_reserved - 1))
+    assert bytes(bodies[0]) == b"x" + bytes(n_reserved - 1)
+
+
 def test_buffer_with_views_cannot_grow() -> None:
     buffer = tw.BodyBuffer(None)
     buffer.write(bytes(1000))

@@ -12,9 +12,11 @@ import gzip
 import json
 import math
 import resource
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import hypothesis
 import pytest
@@ -33,6 +35,8 @@ import tensorwire as tw
 from support import http_models
 from support.http_cases import CASES, Case
 from support.scale import scaled
+from tensorwire import compression
+from tensorwire.compression import compress
 from tensorwire.server import Model, create_app
 from tensorwire.server.body import MAX_GROWTH, RequestBody
 from tensorwire.server.body_memory import (
@@ -1099,6 +1103,26 @@ def test_body_that_fits_when_it_is_decompressed(n: int) -> None:
     assert reservation._memory.nbytes == 0
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_body_without_memory_to_decompress_it(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that got status 400 would not try again."""
+    body = RequestBody([(b"content-encoding", encoding.encode())], LIMIT)
+    body.write(compress([bytes(100)], encoding))
+    error: Any = MemoryError
+    if encoding == "zstd":
+        text = "Unable to decompress Zstandard data: Allocation error : not enough memory"
+        error = compression.find_zstd().ZstdError(text)
+    module: Any = zlib if encoding == "gzip" else compression.find_zstd()
+    name = "decompressobj" if encoding == "gzip" else "ZstdDecompressor"
+    state = Mock(eof=False, decompress=Mock(side_effect=error))
+    monkeypatch.setattr(module, name, Mock(return_value=state))
+    with pytest.raises(tw.BodyTooLargeError, match="no memory to decompress") as caught:
+        body.decode(tw.Limits())
+    assert caught.value.status == 503
+
+
 def test_oldest_body_does_not_wait_for_a_small_one_whose_model_runs() -> None:
     """Nor for decompressed ones. Two bodies never exceed the limit at the same time."""
     memory = BodyMemory(LIMIT)
@@ -1177,17 +1201,21 @@ def test_memory_of_a_body_that_has_hardly_begun(n_sent: int) -> None:
     assert client.app.body_memory.nbytes <= (MAX_GROWTH * n_sent if n_sent > 64 * KiB else 0)
 
 
-@pytest.mark.parametrize("limit", [resource.RLIM_INFINITY, 1 << 33])
-def test_memory_that_a_body_does_not_use(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    """It is allocated at once, to save copies, but not if `ulimit -v` limits the address space."""
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+@pytest.mark.parametrize("limited", [None, resource.RLIMIT_AS, resource.RLIMIT_DATA])
+def test_memory_that_a_body_does_not_use(
+    monkeypatch: pytest.MonkeyPatch, limited: int | None
+) -> None:
+    """It is allocated at once, to save copies, but not if `ulimit -v` or `ulimit -d` limits it."""
+    limits = {limited: (1 << 33, 1 << 33)}
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda number: limits.get(number, unlimited))
     client = connected(max_body_memory_nbytes=256 * LIMIT)
     client.to_send = request_bytes(1, 1500 * KiB)
     client.send(10 * KiB)
     body = client.connection.requests[0].body
     assert body is not None
 
-    assert (body.buffer.capacity > UNCOUNTED_NBYTES) is (limit == resource.RLIM_INFINITY)
+    assert (body.buffer.capacity > UNCOUNTED_NBYTES) is (limited is None)
     client.send(1 << 23)
     client.serve()
     assert statuses(client) == [200]

@@ -66,7 +66,8 @@ class Decompressor:
         """Decompress a chunk, in pieces of up to 1 MiB.
 
         zlib copies the unconsumed rest of a chunk at every step. Pass chunks of limited size.
-        Raises DecompressionError, also for other data after the end of the compressed data.
+        Raises DecompressionError, also for other data after the end of the compressed data, and
+        MemoryError.
         """
         state = self._state
         if state.eof:
@@ -81,6 +82,8 @@ class Decompressor:
                 while not state.eof and (rest := state.unconsumed_tail):
                     yield state.decompress(rest, PIECE_NBYTES)
         except self._error as error:
+            if "not enough memory" in str(error):  # of the zstd library
+                raise MemoryError from None
             raise DecompressionError(str(error)) from None
         if state.unused_data:
             raise DecompressionError("it is followed by other data")

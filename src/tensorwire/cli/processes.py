@@ -496,8 +496,8 @@ class Processes:
         for bound in self.sockets:
             bound.close()
         # One after another, so that clients whose connections are closed find the next process.
-        # The queue of the sockets is lost with the last one, which empties it. Those that start keep
-        # the sockets open, and do not accept connections.
+        # The queue of the sockets is lost with the last one, which empties it. Those that start
+        # keep the sockets open, and do not accept connections.
         ending = sorted(self.workers, key=lambda each: each.state is SERVING)
         for each in ending[-1:]:
             with suppress(OSError):  # it has ended

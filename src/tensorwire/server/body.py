@@ -12,7 +12,7 @@ from .._codec.limits import Limits
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import Decompressor, is_supported
-from ..errors import DecompressionError, LayoutError, format_count
+from ..errors import BodyTooLargeError, DecompressionError, LayoutError, format_count
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES, PIECE_NBYTES
 from ..threads import (
     DECOMPRESSING,
@@ -197,7 +197,7 @@ class RequestBody:
         """Replace the body by the decompressed bytes.
 
         This takes up to 3 ns per decompressed byte. Raises DecompressionError, BodyTooLargeError if
-        the result is longer than ``max_body_nbytes``, and OverloadedError.
+        the result is longer than ``max_body_nbytes`` or there is no memory, and OverloadedError.
         """
         self._check_length()
         body = self.buffer
@@ -209,6 +209,10 @@ class RequestBody:
                 for piece in decompressor.pieces(compressed[start : start + PIECE_NBYTES]):
                     self._extend(result, result.nbytes + len(piece))
                     result.write(piece)
+        except MemoryError:
+            raise BodyTooLargeError(
+                "there is no memory to decompress the body", status=503
+            ) from None
         except DecompressionError as error:
             raise DecompressionError(
                 "the compressed body is invalid after "

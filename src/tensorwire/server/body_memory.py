@@ -44,14 +44,24 @@ def is_silent(n_unreceived: float, n_outstanding: int) -> bool:
     return n_unreceived < min(_MIN_UNRECEIVED_NBYTES, n_outstanding)
 
 
-def address_space_nbytes() -> int | None:
-    """Return the limit of the address space of the process; None if it has no limit."""
+def allocatable_nbytes() -> list[int]:
+    """Return how much more the process may allocate, for each of its limits.
+
+    They also limit memory that is never used, such as that of stacks and libraries.
+    """
     if os.name == "nt":  # the server is not supported there
-        return None
+        return []
     import resource  # noqa: PLC0415
 
-    nbytes = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return None if nbytes == resource.RLIM_INFINITY else nbytes
+    found = []
+    for limit, field in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):  # a field of statm
+        nbytes = resource.getrlimit(limit)[0]
+        if nbytes != resource.RLIM_INFINITY:
+            with suppress(OSError):  # not Linux
+                n_pages = int(Path("/proc/self/statm").read_text().split()[field])
+                nbytes -= n_pages * os.sysconf("SC_PAGE_SIZE")
+            found.append(max(1, nbytes))
+    return found
 
 
 def is_unused_memory_counted() -> bool:
@@ -59,24 +69,17 @@ def is_unused_memory_counted() -> bool:
     with suppress(OSError, ValueError):  # not Linux
         if int(_OVERCOMMIT.read_text()) == 2:
             return True
-    return address_space_nbytes() is not None
+    return bool(allocatable_nbytes())
 
 
 def available_nbytes() -> int:
     """Return the memory of the machine, or the lowest limit of the process and its cgroups.
 
-    What the process has already counts only against the limit of its address space, which also
-    limits memory that is never used, such as that of stacks and libraries.
+    What the process has already counts only against its own limits.
     """
     if os.name == "nt":  # Windows has no limits of processes
         return 4 << 30
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    address_space = address_space_nbytes()
-    if address_space is not None:
-        with suppress(OSError):  # not Linux
-            n_pages = int(Path("/proc/self/statm").read_text().split()[0])
-            address_space -= n_pages * os.sysconf("SC_PAGE_SIZE")
-        limits.append(max(1, address_space))
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *allocatable_nbytes()]
     files = [_CGROUPS / "memory" / "memory.limit_in_bytes"]  # version 1, in a container
     with suppress(OSError, ValueError):  # not Linux, or version 1
         [line] = Path("/proc/self/cgroup").read_text().splitlines()

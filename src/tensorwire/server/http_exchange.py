@@ -122,7 +122,7 @@ class Exchange(ClientCall):
         if self.is_given_up:
             self.reject(
                 ReceiveTimeoutError(
-                    f"the body arrives too slowly: {format_count('byte', body.buffer.nbytes)} have "
+                    f"the body arrives too slowly: {format_count('byte', body.n_arrived)} have "
                     "arrived, and requests wait for memory"
                 )
             )
