@@ -400,6 +400,20 @@ def test_listener_when_no_file_descriptor_is_free(monkeypatch: pytest.MonkeyPatc
     assert len(errors) == 1
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="the last process to close it refuses them")
+def test_connections_are_refused_for_all_processes() -> None:
+    """One of them may be blocked, and has the socket open."""
+    with Listener() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        with Listener(fileno=os.dup(listener.fileno())) as other:
+            other.refuse()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(listener.getsockname())
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
 async def test_busy_event_loop_accepts_connections_no_longer_than_others() -> None:
     """A model that runs in each turn, for a new client, does not prolong a shutdown."""
     server = processes.Server(parse("--echo"), ExitStack())
@@ -462,7 +476,11 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
             return found
 
     def connect() -> None:
-        clients.append(client := socket.create_connection(address))
+        try:
+            clients.append(client := socket.create_connection(address))
+        except ConnectionRefusedError:
+            refused.append(address)
+            return
         client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         if listener.fileno() < 0:
             late.append(client)
@@ -472,6 +490,7 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
     loop = asyncio.get_running_loop()
     connecting: list[asyncio.Handle] = []
     late: list[socket.socket] = []
+    refused: list[Any] = []
     chosen = parse("--echo", "--timeout-graceful-shutdown", "10")
     chosen.http = FAST_PROTOCOL
     server = processes.Server(chosen, ExitStack())
@@ -493,7 +512,9 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
             opened.enter_context(client).setblocking(False)
             with suppress(BlockingIOError):  # nobody has accepted it
                 n_replies += client.recv(100).startswith(b"HTTP/1.1 200")
-    assert 10 < n_replies == len(accepted) < len(clients)
+    assert 10 < n_replies == len(accepted)
+    # On macOS, the other process may have connections that nobody accepts.
+    assert n_replies == len(clients) if refused else n_replies < len(clients)
 
 
 def test_folder_that_is_locked(

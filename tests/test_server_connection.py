@@ -15,6 +15,7 @@ import resource
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import Mock
 
@@ -37,7 +38,7 @@ from support.http_cases import CASES, Case
 from support.scale import scaled
 from tensorwire import compression
 from tensorwire.compression import compress
-from tensorwire.server import Model, create_app
+from tensorwire.server import Model, body_memory, create_app
 from tensorwire.server.body import MAX_GROWTH, RequestBody
 from tensorwire.server.body_memory import (
     TICK_SECONDS,
@@ -1201,24 +1202,56 @@ def test_memory_of_a_body_that_has_hardly_begun(n_sent: int) -> None:
     assert client.app.body_memory.nbytes <= (MAX_GROWTH * n_sent if n_sent > 64 * KiB else 0)
 
 
+@pytest.mark.parametrize(
+    ("groups", "file"),
+    [
+        ("0::/", "memory.max"),
+        ("1:net_cls,net_prio:/a\n0::/slice/service", "slice/service/memory.max"),
+        ("2:name=systemd:/a\n0::/slice/service", "slice/memory.max"),
+        ("4:cpu,memory:/docker/abc\n0::/", "memory/memory.limit_in_bytes"),
+        ("4:memory:/slice/a:b\n0::/slice/a:b", "memory/slice/a:b/memory.limit_in_bytes"),
+    ],
+)
+def test_limit_of_a_control_group(
+    groups: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_text = Path.read_text
+
+    def read(path: Path) -> str:
+        return groups + "\n" if path == Path("/proc/self/cgroup") else read_text(path)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(body_memory, "_CGROUPS", tmp_path)
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / file).write_text("300000000\n")
+    assert body_memory.available_nbytes() == 300_000_000
+
+
 @pytest.mark.parametrize("limited", [None, resource.RLIMIT_AS, resource.RLIMIT_DATA])
 def test_memory_that_a_body_does_not_use(
     monkeypatch: pytest.MonkeyPatch, limited: int | None
 ) -> None:
-    """It is allocated at once, to save copies, but not if `ulimit -v` or `ulimit -d` limits it."""
+    """It is allocated at once for some bodies, to save copies, but not with `ulimit -v` or `-d`."""
     limits = {limited: (1 << 33, 1 << 33)}
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda number: limits.get(number, unlimited))
-    client = connected(max_body_memory_nbytes=256 * LIMIT)
-    client.to_send = request_bytes(1, 1500 * KiB)
-    client.send(10 * KiB)
-    body = client.connection.requests[0].body
-    assert body is not None
-
-    assert (body.buffer.capacity > UNCOUNTED_NBYTES) is (limited is None)
-    client.send(1 << 23)
-    client.serve()
-    assert statuses(client) == [200]
+    app = connected(max_body_memory_nbytes=256 * LIMIT).app
+    for _ in range(2):
+        clients = [Client(app, 0.0) for _ in range(20)]
+        n_ahead = 0
+        for client in clients:
+            client.to_send = request_bytes(1, 1500 * KiB)
+            client.send(10 * KiB)
+            body = client.connection.requests[0].body
+            assert body is not None
+            n_ahead += body.buffer.capacity > UNCOUNTED_NBYTES
+        # Those of many bodies would divide the heap.
+        assert n_ahead == (16 if limited is None else 0)
+        for client in clients:
+            client.send(1 << 23)
+            client.serve()
+            assert statuses(client) == [200]
 
 
 def test_time_of_a_client_that_reads_nothing_begins_once() -> None:

@@ -141,13 +141,15 @@ class Server(uvicorn.Server):
     async def _stop_listening(self, listeners: list[Listener]) -> None:
         """Accept the rest, of which uvloop accepts one in each turn, and refuse others.
 
-        With several processes, the last one accepts the rest, which may be too many for others.
+        With several processes, only the last one accepts the rest. Until then, the others do.
         """
         for each in listeners:
             each.is_stopped = True
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
         accepting = listeners if self.is_last() else ()
         accepted = [found for each in accepting for found in each.accept_rest()]
+        for each in accepting:
+            each.refuse()
         self.released.close()
         for server in self.servers:
             server.close()
@@ -498,7 +500,9 @@ class Processes:
         # One after another, so that clients whose connections are closed find the next process.
         # The queue of the sockets is lost with the last one, which empties it. Those that start
         # keep the sockets open, and do not accept connections.
-        ending = sorted(self.workers, key=lambda each: each.state is SERVING)
+        ending = sorted(
+            self.workers, key=lambda each: (each.state is SERVING, -each.silent_seconds)
+        )
         for each in ending[-1:]:
             with suppress(OSError):  # it has ended
                 each.pipe.send(None)

@@ -39,6 +39,8 @@ class Listener(socket.socket):
         try:
             return super().accept()
         except OSError as error:
+            if error.errno == errno.EINVAL:  # another process has called `refuse`
+                raise BlockingIOError from None
             self.is_exhausted = not isinstance(error, BlockingIOError)
             raise
 
@@ -49,6 +51,11 @@ class Listener(socket.socket):
             for _ in range(BACKLOG):  # others may arrive at the same time
                 accepted.append(super().accept()[0])
         return accepted
+
+    def refuse(self) -> None:
+        """Refuse further connections, also if other processes have the socket, and are blocked."""
+        with suppress(OSError):  # not on macOS
+            self.shutdown(socket.SHUT_RDWR)
 
 
 def lock(folder: int) -> None:

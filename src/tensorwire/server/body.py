@@ -140,7 +140,7 @@ class RequestBody:
         nbytes, length = self._allowed_nbytes, self.framing.content_length
         if self.buffer.capacity < nbytes:
             if length is not None and self._reservation is not None:
-                nbytes = max(nbytes, min(length, self._reservation().unused_nbytes))
+                nbytes = max(nbytes, min(length, self._reservation().allocate_ahead()))
             self.buffer.reserve(nbytes)
 
     def _next_step(self, allowed_nbytes: int, needed: int, length: int | None) -> int:

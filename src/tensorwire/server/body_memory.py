@@ -25,6 +25,7 @@ TICK_SECONDS = 1.0
 _N_TICKS = 5
 PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
 _MIN_UNRECEIVED_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
+_MAX_N_AHEAD = 16  # how many bodies may allocate a step that is not counted: a quarter of the limit
 _MAX_TLS_BUFFER_NBYTES = 1 << 20  # what a TLS transport may have received after it was paused
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -80,14 +81,21 @@ def available_nbytes() -> int:
     if os.name == "nt":  # Windows has no limits of processes
         return 4 << 30
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *allocatable_nbytes()]
-    files = [_CGROUPS / "memory" / "memory.limit_in_bytes"]  # version 1, in a container
-    with suppress(OSError, ValueError):  # not Linux, or version 1
-        [line] = Path("/proc/self/cgroup").read_text().splitlines()
-        group = _CGROUPS / line.removeprefix("0::/")
-        files += [each / "memory.max" for each in (group, *group.parents)]
-    for file in files:
-        with suppress(OSError, ValueError):  # there is no such file, or the limit is "max"
-            limits.append(int(file.read_text()))
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        groups = []
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        folder, name = _CGROUPS, "memory.max"
+        if "memory" in controllers.split(","):  # version 1
+            folder, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+        elif controllers != "":
+            continue
+        group = folder / path.lstrip("/")
+        for each in (group, *group.parents):
+            with suppress(OSError, ValueError):  # there is no such file, or the limit is "max"
+                limits.append(int((each / name).read_text()))
     return min(limits)
 
 
@@ -129,6 +137,7 @@ class BodyMemory:
         self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
+        self._ahead: set[Reservation] = set()  # those that have allocated more than is counted
         # Those that have ended since the lock was taken, and whether their memory is released.
         self._ended: deque[tuple[Reservation, bool]] = deque()
         self._next_tick = 0.0
@@ -185,6 +194,7 @@ class BodyMemory:
                 while self._ended:
                     reservation, is_released = self._ended.popleft()
                     self._arriving.pop(reservation, None)
+                    self._ahead.discard(reservation)
                     if is_released:
                         reservation.free()
                 for each in self._arriving:
@@ -228,10 +238,20 @@ class Reservation:
     def step_nbytes(self) -> int:
         return self._memory.step_nbytes
 
-    @property
-    def unused_nbytes(self) -> int:
-        """How much memory a body may allocate that it does not use, and that is not counted."""
-        return 0 if self._memory.counts_unused else self.step_nbytes
+    def allocate_ahead(self) -> int:
+        """Return how much a body that arrives may allocate although less is counted.
+
+        It does not use this memory yet, but the blocks of many bodies would divide the heap, so
+        that memory they have freed is not used again.
+        """
+        memory = self._memory
+        if memory.counts_unused:
+            return 0
+        with memory._locked():
+            if len(memory._ahead) >= _MAX_N_AHEAD and self not in memory._ahead:
+                return 0
+            memory._ahead.add(self)
+        return self.step_nbytes
 
     def request(self, nbytes: int) -> bool:
         """Ask for memory for this number of bytes in total, and return whether it is there.
