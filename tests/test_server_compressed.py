@@ -65,7 +65,8 @@ def decompressed(body: bytes, coding: str) -> bytes:
     [
         *(([], None), ([b""], None), ([b"identity"], None), ([b"br"], None), ([b"*"], None)),
         *(([b"gzip"], "gzip"), ([b"GZip"], "gzip"), ([b"deflate"], "deflate"), ([b"zstd"], "zstd")),
-        ([b"gzip, deflate, br, zstd"], "zstd"),
+        ([b"zstd, gzip, deflate, br"], "gzip"),
+        ([b"zstd, deflate, gzip;q=0.9"], "deflate"),
         ([b"deflate,gzip"], "gzip"),
         ([b"deflate", b"gzip"], "gzip"),
         ([b"gzip;q=0"], None),

@@ -1202,6 +1202,24 @@ def test_memory_of_a_body_that_has_hardly_begun(n_sent: int) -> None:
     assert client.app.body_memory.nbytes <= (MAX_GROWTH * n_sent if n_sent > 64 * KiB else 0)
 
 
+def test_memory_of_a_head_with_many_short_headers() -> None:
+    """Each takes many times its length. The request is rejected at the end of the head."""
+    client = connected()
+    client.to_send = b"GET / HTTP/1.1\r\n" + b"a:b\r\n" * 3000
+    client.send(1 << 20)
+    _, headers = client.connection.receiver._head.end()
+    assert len(headers) == 257
+
+
+def test_memory_of_small_chunked_bodies_that_wait() -> None:
+    client = connected()
+    chunked = b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n"
+    client.to_send = (b"POST /v2/models/echo/infer HTTP/1.1\r\n" + chunked) * 50
+    client.send(1 << 14)
+    bodies = [each.body for each in client.connection.requests]
+    assert [body.buffer.capacity for body in bodies if body is not None] == [1] * 50
+
+
 @pytest.mark.parametrize(
     ("groups", "file"),
     [

@@ -40,7 +40,6 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 )
 # The variable that names the folder in which prometheus_client adds up the metrics of processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-_STOP_SECONDS = 0.4  # in which all processes are told to end
 # Connections and calls that have arrived are accepted until there are no new ones in this time, and
 # in these turns of the event loop; and no longer than the last time.
 _ACCEPT_SECONDS = 0.05
@@ -67,8 +66,8 @@ class Server(uvicorn.Server):
     calls: Any = None
     """The ``OpenCalls`` of the gRPC server."""
     has_free_file = True
-    is_last: Callable[[], bool] = staticmethod(lambda: True)
-    """Whether no other process accepts connections at the same sockets after this one."""
+    all_stop: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether the other processes with the same sockets stop, too, if there are any."""
 
     def __init__(self, chosen: argparse.Namespace, released: ExitStack) -> None:
         super().__init__(make_config(chosen))
@@ -141,12 +140,12 @@ class Server(uvicorn.Server):
     async def _stop_listening(self, listeners: list[Listener]) -> None:
         """Accept the rest, of which uvloop accepts one in each turn, and refuse others.
 
-        With several processes, only the last one accepts the rest. Until then, the others do.
+        A process that is replaced leaves the rest to the others.
         """
         for each in listeners:
             each.is_stopped = True
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
-        accepting = listeners if self.is_last() else ()
+        accepting = listeners if self.all_stop() else ()
         accepted = [found for each in accepting for found in each.accept_rest()]
         for each in accepting:
             each.refuse()
@@ -240,7 +239,7 @@ def work(
     """Serve in one of several processes.
 
     It sends what `serve_here` announces, or an error, and whether the server has started: then, and
-    regularly. It receives a message if it is the last one that ends.
+    regularly. It receives a message if all processes stop.
     """
     lock = threading.Lock()
 
@@ -266,7 +265,7 @@ def work(
         each.set_inheritable(False)
     try:
         server = Server(chosen, ExitStack())
-        server.is_last = pipe.poll  # also if the first process has been killed
+        server.all_stop = pipe.poll  # also if the first process has been killed
         server.on_startup = lambda: send(server.started)  # a model may hold the GIL from now on
         threading.Thread(target=beat, daemon=True).start()
         check_certificate(chosen)  # it may have changed
@@ -497,15 +496,8 @@ class Processes:
         # Otherwise, connections would be accepted by these sockets when no process serves them.
         for bound in self.sockets:
             bound.close()
-        # One after another, so that clients whose connections are closed find the next process.
-        # The queue of the sockets is lost with the last one, which empties it. Those that start
-        # keep the sockets open, and do not accept connections.
-        ending = sorted(
-            self.workers, key=lambda each: (each.state is SERVING, -each.silent_seconds)
-        )
-        for each in ending[-1:]:
+        # Those that start come first: they keep the sockets open, and do not accept connections.
+        for each in sorted(self.workers, key=lambda each: each.state is SERVING):
             with suppress(OSError):  # it has ended
                 each.pipe.send(None)
-        for each in ending:
             each.end()
-            time.sleep(_STOP_SECONDS / len(self.workers))

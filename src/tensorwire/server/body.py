@@ -101,6 +101,8 @@ class RequestBody:
             BodyBuffer(n_arrived, max_nbytes=self.max_body_nbytes)  # raises the error
         is_counted = length is not None or n_arrived > UNCOUNTED_NBYTES
         if n_arrived <= self._allowed_nbytes or not (self.has_steps and is_counted):
+            if n_arrived == len(chunk):  # a pipelined request may wait with a small chunked body
+                self.buffer.reserve(n_arrived)
             self.buffer.write(chunk)
         else:
             self._held.append(bytes(chunk))

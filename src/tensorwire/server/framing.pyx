@@ -78,11 +78,16 @@ cdef class Framing:
 cdef class Head:
     """The target and the headers of a request, which a parser of httptools passes on in parts.
 
-    Trailers, and what is parsed before ``begin`` or after ``end``, are ignored.
+    Trailers, and what is parsed before ``begin`` or after ``end``, are ignored. So are headers after
+    the first one above ``max_headers``, because short ones take many times their length.
     """
 
     cdef bytes target
     cdef list headers  # None if no head arrives
+    cdef Py_ssize_t max_headers
+
+    def __cinit__(self, Py_ssize_t max_headers):
+        self.max_headers = max_headers
 
     def begin(self):
         self.target, self.headers = b"", []
@@ -92,7 +97,7 @@ cdef class Head:
             self.target += part
 
     def on_header(self, bytes name not None, bytes value not None):
-        if self.headers is not None:
+        if self.headers is not None and len(self.headers) <= self.max_headers:
             self.headers.append((name.lower(), value))
 
     def end(self):

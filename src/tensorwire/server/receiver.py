@@ -81,7 +81,7 @@ class Receiver:
         self.state = IDLE
         self.client_closes = self.server_closes = False
         self.is_message_complete = False
-        self._head = head = Head()
+        self._head = head = Head(_MAX_HEADERS)
         self.on_url = head.on_url
         self.on_header = head.on_header
         self._parser: Any = httptools.HttpRequestParser(self)
