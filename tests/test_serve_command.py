@@ -407,7 +407,8 @@ def test_connections_are_refused_for_all_processes() -> None:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         with Listener(fileno=os.dup(listener.fileno())) as other:
-            other.refuse()
+            other.setblocking(False)
+            assert other.accept_rest() == []
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(listener.getsockname())
         with pytest.raises(BlockingIOError):

@@ -743,6 +743,29 @@ def test_tls_collects_little_while_the_protocol_does_not_read(
     assert 1 << 16 <= sum(collected) <= 1 << 17
 
 
+def test_memory_of_ended_tls_connections(
+    certificate: Certificate, loop: str, tls_options: dict[str, Any]
+) -> None:
+    """It is free without a garbage collection, also after a handshake that fails."""
+    with uvicorn_server(make_app(), http=InferProtocol, loop=loop, **tls_options) as address:
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                with connect(address) as connection:
+                    connection.start_tls(certificate.trusting())
+                    assert connection.ask(SMALL).status == 200
+                with connect(address) as connection:
+                    connection.send(b"GET / HTTP/1.1\r\n\r\n")
+                    with contextlib.suppress(ConnectionResetError):
+                        while connection.socket.recv(100):
+                            pass
+            names = {"InferProtocol", "TlsHandshake", "SSLProtocol"}
+            wait_for(lambda: not names & {type(each).__name__ for each in gc.get_objects()})
+        finally:
+            gc.enable()
+
+
 async def test_slow_tls_clients_wait_as_long_as_they_took() -> None:
     slow_clients = uvicorn_handshakes._SlowClients()
     transports = [Transport(None, is_paused=False) for _ in range(4)]

@@ -147,8 +147,6 @@ class Server(uvicorn.Server):
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
         accepting = listeners if self.all_stop() else ()
         accepted = [found for each in accepting for found in each.accept_rest()]
-        for each in accepting:
-            each.refuse()
         self.released.close()
         for server in self.servers:
             server.close()

@@ -39,23 +39,27 @@ class Listener(socket.socket):
         try:
             return super().accept()
         except OSError as error:
-            if error.errno == errno.EINVAL:  # another process has called `refuse`
+            if error.errno == errno.EINVAL:  # another process has called `accept_rest`
                 raise BlockingIOError from None
             self.is_exhausted = not isinstance(error, BlockingIOError)
             raise
 
     def accept_rest(self) -> list[socket.socket]:
-        """Accept the connections of the queue, as long as there are files, without waiting."""
+        """Accept the connections of the queue, without waiting, and refuse further ones.
+
+        They are refused even if other processes have the socket, and are blocked.
+        """
         accepted = []
-        with suppress(OSError):
+        try:
             for _ in range(BACKLOG):  # others may arrive at the same time
                 accepted.append(super().accept()[0])
-        return accepted
-
-    def refuse(self) -> None:
-        """Refuse further connections, also if other processes have the socket, and are blocked."""
+        except BlockingIOError:
+            pass
+        except OSError:  # no file is free, but another process may have some
+            return accepted
         with suppress(OSError):  # not on macOS
             self.shutdown(socket.SHUT_RDWR)
+        return accepted
 
 
 def lock(folder: int) -> None:

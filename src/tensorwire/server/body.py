@@ -101,8 +101,8 @@ class RequestBody:
             BodyBuffer(n_arrived, max_nbytes=self.max_body_nbytes)  # raises the error
         is_counted = length is not None or n_arrived > UNCOUNTED_NBYTES
         if n_arrived <= self._allowed_nbytes or not (self.has_steps and is_counted):
-            if n_arrived == len(chunk):  # a pipelined request may wait with a small chunked body
-                self.buffer.reserve(n_arrived)
+            if length is None and n_arrived == len(chunk):
+                self.buffer.reserve(n_arrived)  # no more: many pipelined requests may wait
             self.buffer.write(chunk)
         else:
             self._held.append(bytes(chunk))
@@ -212,9 +212,8 @@ class RequestBody:
                     self._extend(result, result.nbytes + len(piece))
                     result.write(piece)
         except MemoryError:
-            raise BodyTooLargeError(
-                "there is no memory to decompress the body", status=503
-            ) from None
+            problem = "there is no memory to decompress the body"
+            raise BodyTooLargeError(problem, status=503) from None
         except DecompressionError as error:
             raise DecompressionError(
                 "the compressed body is invalid after "

@@ -239,10 +239,10 @@ class Reservation:
         return self._memory.step_nbytes
 
     def allocate_ahead(self) -> int:
-        """Return how much a body that arrives may allocate although less is counted.
+        """Return how much a body may allocate that it does not use yet, and that is not counted.
 
-        It does not use this memory yet, but the blocks of many bodies would divide the heap, so
-        that memory they have freed is not used again.
+        Few bodies may: the blocks of many would divide the heap, so that memory which is freed
+        between them could not be used again.
         """
         memory = self._memory
         if memory.counts_unused:

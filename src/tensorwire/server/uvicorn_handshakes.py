@@ -118,6 +118,7 @@ class TlsHandshake(asyncio.Protocol):
             # The handshake has failed, or the connection is lost.
             if not isinstance(error, OSError | RuntimeError):
                 raise
+            error.__traceback__ = None  # which refers to the connection, and to this error
         else:
             if transport is not None and self._protocol is not None:
                 transport.set_read_buffer_limits(_FAST_CLIENT_NBYTES)
@@ -209,6 +210,10 @@ class _MeasuredTls(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._tls.connection_lost(exc)
+        if self.plain_transport is not None:
+            # Otherwise, it and its protocol refer to each other, and all memory of the connection
+            # stays until a garbage collection.
+            self.plain_transport.set_protocol(asyncio.BufferedProtocol())
 
     def pause_writing(self) -> None:
         self._tls.pause_writing()
