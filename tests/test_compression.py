@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -283,6 +284,25 @@ def test_errors_for_clients(connect: Connect, encoding: str) -> None:
         with server, connect(server.address) as client, fails as caught:
             client.infer("m", {"x": X[:9]})
         assert (caught.value.status, caught.value.message) == (429, message)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "module", "name", "error"),
+    [
+        ("gzip", zlib, "decompressobj", MemoryError()),
+        ("zstd", zstd, "ZstdDecompressor", zstd.ZstdError("Allocation error : not enough memory")),
+    ],
+    ids=["gzip", "zstd"],
+)
+def test_body_without_memory_to_decompress_it(
+    encoding: str, module: Any, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that got status 400 would not try again."""
+    state = Mock(eof=False, decompress=Mock(side_effect=error))
+    monkeypatch.setattr(module, name, Mock(return_value=state))
+    with pytest.raises(tw.BodyTooLargeError, match="no memory to decompress") as caught:
+        unpack(PACKED[encoding], encoding)
+    assert caught.value.status == 503
 
 
 @pytest.mark.parametrize("encoding", PACKED)

@@ -12,12 +12,10 @@ import gzip
 import json
 import math
 import resource
-import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
-from unittest.mock import Mock
 
 import hypothesis
 import pytest
@@ -36,8 +34,6 @@ import tensorwire as tw
 from support import http_models
 from support.http_cases import CASES, Case
 from support.scale import scaled
-from tensorwire import compression
-from tensorwire.compression import compress
 from tensorwire.server import Model, body_memory, create_app
 from tensorwire.server.body import MAX_GROWTH, RequestBody
 from tensorwire.server.body_memory import (
@@ -1102,26 +1098,6 @@ def test_body_that_fits_when_it_is_decompressed(n: int) -> None:
     assert body.buffer.nbytes == n == reservation.nbytes == reservation._memory.nbytes
     reservation.release()
     assert reservation._memory.nbytes == 0
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_body_without_memory_to_decompress_it(
-    encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that got status 400 would not try again."""
-    body = RequestBody([(b"content-encoding", encoding.encode())], LIMIT)
-    body.write(compress([bytes(100)], encoding))
-    error: Any = MemoryError
-    if encoding == "zstd":
-        text = "Unable to decompress Zstandard data: Allocation error : not enough memory"
-        error = compression.find_zstd().ZstdError(text)
-    module: Any = zlib if encoding == "gzip" else compression.find_zstd()
-    name = "decompressobj" if encoding == "gzip" else "ZstdDecompressor"
-    state = Mock(eof=False, decompress=Mock(side_effect=error))
-    monkeypatch.setattr(module, name, Mock(return_value=state))
-    with pytest.raises(tw.BodyTooLargeError, match="no memory to decompress") as caught:
-        body.decode(tw.Limits())
-    assert caught.value.status == 503
 
 
 def test_oldest_body_does_not_wait_for_a_small_one_whose_model_runs() -> None:

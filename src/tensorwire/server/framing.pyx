@@ -78,8 +78,8 @@ cdef class Framing:
 cdef class Head:
     """The target and the headers of a request, which a parser of httptools passes on in parts.
 
-    Trailers, and what is parsed before ``begin`` or after ``end``, are ignored. So are headers after
-    the first one above ``max_headers``, because short ones take many times their length.
+    Trailers, and what is parsed before ``begin`` or after ``end``, are ignored. So are headers
+    after the first one above ``max_headers``, because short ones take many times their length.
     """
 
     cdef bytes target
