@@ -449,17 +449,6 @@ def test_process_that_has_loaded_its_models_after_the_shutdown() -> None:
     assert (first.received, server.announced) == (["SIGTERM", "SIGTERM"], [])
 
 
-def test_processes_that_start_are_ended_first() -> None:
-    """They keep the sockets open, in whose queues connections would wait."""
-    server = Started()
-    first, second = server.turn()
-    first.messages = [LOADED, True]
-    server.turn()
-    server.signals.append(signal.SIGTERM)
-    server.turn()
-    assert second.ended_at < first.ended_at
-
-
 def test_signals_during_a_restart() -> None:
     """SIGTERM ends it. A further SIGINT kills what remains."""
     server = Started()

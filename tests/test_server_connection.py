@@ -1211,8 +1211,8 @@ def test_limit_of_a_control_group(
 ) -> None:
     read_text = Path.read_text
 
-    def read(path: Path) -> str:
-        return groups + "\n" if path == Path("/proc/self/cgroup") else read_text(path)
+    def read(path: Path, **options: Any) -> str:
+        return groups + "\n" if path == Path("/proc/self/cgroup") else read_text(path, **options)
 
     monkeypatch.setattr(Path, "read_text", read)
     monkeypatch.setattr(body_memory, "_CGROUPS", tmp_path)

@@ -746,8 +746,9 @@ def test_tls_collects_little_while_the_protocol_does_not_read(
 def test_memory_of_ended_tls_connections(
     certificate: Certificate, loop: str, tls_options: dict[str, Any]
 ) -> None:
-    """It is free without a garbage collection, also after a handshake that fails."""
-    with uvicorn_server(make_app(), http=InferProtocol, loop=loop, **tls_options) as address:
+    """It is free without a garbage collection, also after a handshake that fails or is aborted."""
+    options = {"http": InferProtocol, "loop": loop, "limit_concurrency": 1, **tls_options}
+    with uvicorn_server(make_app(), **options) as address:
         gc.collect()
         gc.disable()
         try:
@@ -760,6 +761,9 @@ def test_memory_of_ended_tls_connections(
                     with contextlib.suppress(ConnectionResetError):
                         while connection.socket.recv(100):
                             pass
+                aborted = contextlib.suppress(ConnectionResetError)
+                with connect(address) as silent, connect(address), aborted:
+                    assert silent.socket.recv(1) == b""
             names = {"InferProtocol", "TlsHandshake", "SSLProtocol"}
             wait_for(lambda: not names & {type(each).__name__ for each in gc.get_objects()})
         finally:

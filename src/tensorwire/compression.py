@@ -19,6 +19,7 @@ from .sizes import PIECE_NBYTES
 
 # Encoders for HTTP use windows of up to 8 MiB (RFC 9659), which the decoder has to allocate.
 _MAX_WINDOW_LOG = 23
+_NO_MEMORY = ("not enough memory", "Error -4 ")  # in errors of zstd and zlib
 _ZLIB_NAMES = (b"gzip", b"x-gzip", b"deflate")
 
 
@@ -44,6 +45,11 @@ class Decompressor:
     ----------
     encoding : bytes
         A supported Content-Encoding.
+
+    Raises
+    ------
+    MemoryError
+        There is no memory for the state.
     """
 
     def __init__(self, encoding: bytes) -> None:
@@ -52,7 +58,10 @@ class Decompressor:
             zstd = find_zstd()
             self._error: type[Exception] = zstd.ZstdError
             options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
-            self._state: Any = zstd.ZstdDecompressor(options=options)
+            try:
+                self._state: Any = zstd.ZstdDecompressor(options=options)
+            except zstd.ZstdError:
+                raise MemoryError from None
         else:
             self._error = zlib.error
             self._state = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect the header
@@ -82,7 +91,7 @@ class Decompressor:
                 while not state.eof and (rest := state.unconsumed_tail):
                     yield state.decompress(rest, PIECE_NBYTES)
         except self._error as error:
-            if "not enough memory" in str(error):  # of the zstd library
+            if any(text in str(error) for text in _NO_MEMORY):
                 raise MemoryError from None
             raise DecompressionError(str(error)) from None
         if state.unused_data:

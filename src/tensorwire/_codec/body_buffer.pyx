@@ -207,7 +207,7 @@ cdef class BodyBuffer:
             raise BodyTooLargeError(
                 f"there is no memory for a body of {format_number(nbytes)} bytes",
                 actual=nbytes, status=503 if nbytes < 2 ** 62 else 413)
-        if n_allocated >= HUGE_FROM_NBYTES and n_copied >= HUGE_NBYTES:
+        if nbytes >= HUGE_FROM_NBYTES and n_copied >= HUGE_NBYTES:
             advise_huge_pages(memory, n_allocated)
         if n_copied > 0 and not self.n_mapped:
             self.copy_in(self.aligned(memory), self.data, n_copied)

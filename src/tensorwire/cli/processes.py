@@ -347,12 +347,19 @@ class Processes:
         # If SIGCHLD is ignored, which is inherited from the parent, exit codes are lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with ExitStack() as stack:
+            # A signal interrupts the wait. Others may have got it, too, and ask soon what to do.
+            woken, waking = socket.socketpair()
+            for end in (woken, waking):
+                stack.enter_context(end).setblocking(False)
+            stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(waking.fileno()))
             if not os.environ.get(FOLDER_VARIABLE) and find_spec("prometheus_client") is not None:
                 self._make_folder(stack)
             try:
                 while self.workers or not self.is_stopping:
                     self.step()
-                    wait([each.pipe for each in self.workers], timeout=0.1)
+                    wait([woken, *(each.pipe for each in self.workers)], timeout=0.1)
+                    with suppress(BlockingIOError):
+                        woken.recv(100)
             finally:  # if one cannot be started, for example
                 for each in self.workers:
                     each.end()
@@ -494,8 +501,7 @@ class Processes:
         # Otherwise, connections would be accepted by these sockets when no process serves them.
         for bound in self.sockets:
             bound.close()
-        # Those that start come first: they keep the sockets open, and do not accept connections.
-        for each in sorted(self.workers, key=lambda each: each.state is SERVING):
+        for each in self.workers:
             with suppress(OSError):  # it has ended
                 each.pipe.send(None)
             each.end()

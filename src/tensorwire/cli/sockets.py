@@ -47,15 +47,17 @@ class Listener(socket.socket):
     def accept_rest(self) -> list[socket.socket]:
         """Accept the connections of the queue, without waiting, and refuse further ones.
 
-        They are refused even if other processes have the socket, and are blocked.
+        Except on macOS, they are refused even while other processes, which may be blocked, have the
+        socket open.
         """
         accepted = []
         try:
             for _ in range(BACKLOG):  # others may arrive at the same time
-                accepted.append(super().accept()[0])
+                with suppress(ConnectionAbortedError):
+                    accepted.append(super().accept()[0])
         except BlockingIOError:
             pass
-        except OSError:  # no file is free, but another process may have some
+        except OSError:  # no file is free, or another process was first: it accepts the rest
             return accepted
         with suppress(OSError):  # not on macOS
             self.shutdown(socket.SHUT_RDWR)

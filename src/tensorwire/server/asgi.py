@@ -247,7 +247,7 @@ class App(Service):
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays; see ``send_frame``.
     compress_responses : bool, default False
-        Whether to compress inference responses with zstd, gzip or deflate if the client asks for it
+        Whether to compress inference responses with gzip, deflate or zstd if the client asks for it
         with Accept-Encoding. Responses of less than 1 KiB and errors are not compressed. Most
         floating-point data hardly becomes smaller, and gzip is slower than most networks.
     metrics : bool, default False

@@ -102,7 +102,7 @@ class RequestBody:
         is_counted = length is not None or n_arrived > UNCOUNTED_NBYTES
         if n_arrived <= self._allowed_nbytes or not (self.has_steps and is_counted):
             if length is None and n_arrived == len(chunk):
-                self.buffer.reserve(n_arrived)  # no more: many pipelined requests may wait
+                self.buffer.reserve(n_arrived)  # not more: many pipelined requests may wait
             self.buffer.write(chunk)
         else:
             self._held.append(bytes(chunk))
@@ -204,9 +204,9 @@ class RequestBody:
         self._check_length()
         body = self.buffer
         result = BodyBuffer(None, self.framing.header_length, max_nbytes=self.max_body_nbytes)
-        decompressor = Decompressor(self.framing.encoding)
         compressed = memoryview(body)
         try:
+            decompressor = Decompressor(self.framing.encoding)
             for start in range(0, len(compressed), PIECE_NBYTES):
                 for piece in decompressor.pieces(compressed[start : start + PIECE_NBYTES]):
                     self._extend(result, result.nbytes + len(piece))

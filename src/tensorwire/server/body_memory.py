@@ -81,16 +81,15 @@ def available_nbytes() -> int:
     if os.name == "nt":  # Windows has no limits of processes
         return 4 << 30
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *allocatable_nbytes()]
-    try:
-        groups = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        groups = []
-    for line in groups:
+    groups = ""
+    with suppress(OSError):  # not Linux
+        groups = Path("/proc/self/cgroup").read_text(errors="replace")
+    for line in filter(None, groups.split("\n")):
         _, controllers, path = line.split(":", 2)
         folder, name = _CGROUPS, "memory.max"
         if "memory" in controllers.split(","):  # version 1
             folder, name = _CGROUPS / "memory", "memory.limit_in_bytes"
-        elif controllers != "":
+        elif controllers:
             continue
         group = folder / path.lstrip("/")
         for each in (group, *group.parents):

@@ -17,7 +17,8 @@ from .service import Reply
 _ACCEPT_ENCODING = b"accept-encoding"
 MIN_NBYTES = 1 << 10  # a smaller response fits in a packet, with its headers
 MAX_QUICK_NBYTES = 32 << 10  # gzip takes up to 50 ns per byte
-# In the order of preference: aiohttp accepts zstd, which tritonclient.http.aio cannot decode.
+# In the order of preference. zstd is the last one: aiohttp accepts it for tritonclient.http.aio,
+# which cannot decode it.
 _CODINGS = (b"gzip", b"deflate", b"zstd")
 _MAX_CODINGS = 20  # of a request; further ones are ignored
 _WEIGHT = re.compile(rb"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)")

@@ -79,7 +79,7 @@ cdef class Head:
     """The target and the headers of a request, which a parser of httptools passes on in parts.
 
     Trailers, and what is parsed before ``begin`` or after ``end``, are ignored. So are headers
-    after the first one above ``max_headers``, because short ones take many times their length.
+    after number ``max_headers`` + 1, because a short one takes many times its length.
     """
 
     cdef bytes target

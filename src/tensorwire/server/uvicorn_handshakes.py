@@ -18,9 +18,9 @@ from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS
 _SLOW_SECONDS = 0.005  # of CPU time for what is received at once
 _HANDSHAKE_NBYTES = 4096  # each message of a handshake is smaller, and may be slow
 # What is received at once for some time after a client was slow: of others that are fast, and of
-# those that are not, or not yet. The first is also what TLS collects for a protocol that does not
-# read.
+# those that are not, or not yet.
 _FAST_CLIENT_NBYTES, _SLOW_CLIENT_NBYTES = 64 << 10, 16 << 10
+_UNREAD_NBYTES = 64 << 10  # what TLS collects while its protocol does not read
 _SLOW_CLIENTS_SECONDS = 1.0
 
 
@@ -93,6 +93,7 @@ class TlsHandshake(asyncio.Protocol):
     def abort(self) -> None:
         self._forget()
         self._task.cancel()
+        del self._task  # which keeps the error, whose traceback refers to this object
         self._transport.abort()
 
     def _forget(self) -> None:
@@ -121,7 +122,7 @@ class TlsHandshake(asyncio.Protocol):
             error.__traceback__ = None  # which refers to the connection, and to this error
         else:
             if transport is not None and self._protocol is not None:
-                transport.set_read_buffer_limits(_FAST_CLIENT_NBYTES)
+                transport.set_read_buffer_limits(_UNREAD_NBYTES)
                 self._tls.plain_transport = transport
                 transport.set_protocol(self._protocol)
                 self._protocol.connection_made(transport)
@@ -188,11 +189,11 @@ class _MeasuredTls(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer: memoryview = self._tls.get_buffer(sizehint)
-        if not (self.plain_transport is None or self.plain_transport.is_reading()):
-            # TLS collects this until its protocol reads again, and then decrypts it unmeasured.
-            return buffer[:_FAST_CLIENT_NBYTES]
         if self._slow_clients.were_seen:
             return buffer[: _FAST_CLIENT_NBYTES if self.is_fast else _SLOW_CLIENT_NBYTES]
+        if self.plain_transport is not None and not self.plain_transport.is_reading():
+            # When the protocol reads again, TLS decrypts all of it at once, which is not measured.
+            return buffer[:_UNREAD_NBYTES]
         return buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -212,7 +213,8 @@ class _MeasuredTls(asyncio.BufferedProtocol):
         self._tls.connection_lost(exc)
         if self.plain_transport is not None:
             # Otherwise, it and its protocol refer to each other, and all memory of the connection
-            # stays until a garbage collection.
+            # stays until a garbage collection. TLS also keeps the methods of a buffered protocol,
+            # which only another one replaces.
             self.plain_transport.set_protocol(asyncio.BufferedProtocol())
 
     def pause_writing(self) -> None:
