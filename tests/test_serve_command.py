@@ -519,7 +519,8 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
             with suppress(BlockingIOError):  # nobody has accepted it
                 n_replies += client.recv(100).startswith(b"HTTP/1.1 200")
     assert 10 < n_replies == len(accepted)
-    # Nobody accepts the connections of the other process.
+    # If no connection was refused, the last ones wait in the queue, which would be that of another
+    # process.
     assert bool(refused) is (all_stop and sys.platform == "linux")
     assert n_replies == len(clients) if refused else n_replies < len(clients)
 

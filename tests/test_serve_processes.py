@@ -29,8 +29,6 @@ pytestmark = pytest.mark.thread_unsafe(reason="it replaces a class")
 class FakeWorker(Worker):
     """A worker whose process and pipe are this object."""
 
-    is_told_of_the_end = False
-
     def __init__(self, *_: Any) -> None:
         self.process: Any = self
         self.pipe: Any = self
@@ -48,7 +46,7 @@ class FakeWorker(Worker):
         return self.messages.pop(0)
 
     def send(self, _: None) -> None:
-        self.is_told_of_the_end = True
+        self.received.append("all stop")
 
     def terminate(self) -> None:
         self.received.append("SIGTERM")
@@ -266,9 +264,9 @@ def test_processes_know_whether_all_of_them_stop() -> None:
     *_, new = server.turn()
     new.messages.append(True)
     old = server.turn()[0]
-    assert (old.received, old.is_told_of_the_end) == (["SIGTERM"], False)
+    assert old.received == ["SIGTERM"]
     server.stop()
-    assert all(each.is_told_of_the_end for each in server.workers)
+    assert all(each.received[-2:] == ["all stop", "SIGTERM"] for each in server.workers)
 
 
 def fail_to_start(*_: Any) -> None:
@@ -334,7 +332,7 @@ def test_process_that_does_not_start(message: Any, code: Any, failure: BaseExcep
     first.messages = [] if message is None else [message]
     first.exitcode = code
     server.turn()
-    assert second.received == ["SIGTERM"]
+    assert second.received == ["all stop", "SIGTERM"]
     assert repr(server.failure) == repr(failure)
 
 
@@ -394,10 +392,11 @@ def test_starting_process_that_ignores_its_end(
     server.signals.append(signal.SIGHUP)
     new.started_at -= 1000  # it is not given up a second time
     server.turn()
-    assert (new.received, caplog.text.count("so the old ones")) == (["SIGTERM"], not is_shutdown)
+    assert caplog.text.count("so the old ones") == (not is_shutdown)
+    assert new.received == ["all stop", "SIGTERM"][not is_shutdown :]
     new.ended_at -= 6
     server.turn()
-    assert new.received == ["SIGTERM", "SIGKILL"]
+    assert new.received[-2:] == ["SIGTERM", "SIGKILL"]
 
 
 @pytest.mark.parametrize("n_serving", [0, 1])
@@ -446,7 +445,7 @@ def test_process_that_has_loaded_its_models_after_the_shutdown() -> None:
     server.turn()
     first.messages = [LOADED, True, True]
     server.turn()
-    assert (first.received, server.announced) == (["SIGTERM", "SIGTERM"], [])
+    assert (first.received, server.announced) == (["all stop", "SIGTERM", "SIGTERM"], [])
 
 
 def test_signals_during_a_restart() -> None:
@@ -455,7 +454,7 @@ def test_signals_during_a_restart() -> None:
     server.serve()
     server.signals += [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
     server.turn()
-    assert [each.received for each in server.workers] == [["SIGTERM", "SIGKILL"]] * 2
+    assert [each.received for each in server.workers] == [["all stop", "SIGTERM", "SIGKILL"]] * 2
     server.signals.append(signal.SIGHUP)
     server.workers[0].exitcode = -9
     assert len(server.turn()) == 1

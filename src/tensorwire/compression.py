@@ -60,7 +60,7 @@ class Decompressor:
             options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
             try:
                 self._state: Any = zstd.ZstdDecompressor(options=options)
-            except zstd.ZstdError:
+            except zstd.ZstdError:  # the options are valid, so there is no other reason
                 raise MemoryError from None
         else:
             self._error = zlib.error
