@@ -25,6 +25,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import uvicorn
+from uvicorn import Config, Server
+from uvicorn.lifespan.off import LifespanOff
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
 
 import tensorwire as tw
 from support import client_fixtures
@@ -232,6 +236,7 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
         ("no.py", "cannot load no.py: ModuleNotFoundError: No module named 'no'"),
         ("--echo --workers 0", "argument --workers: '0' is not a positive integer"),
         ("--echo --workers two", "argument --workers: 'two' is not a positive integer"),
+        ("--echo --timeout-keep-alive -1", "alive: must be 0 or more seconds, not '-1'"),
         ("--echo --limit-concurrency 0", "argument --limit-concurrency: '0' is not a positive int"),
         (f"--echo --host {'a' * 64}", "--host: cannot listen at aaa"),
         (f"--echo --port {'9' * 5000}", "argument --port: must be 0 to 65535, not '999"),
@@ -716,26 +721,48 @@ def hide(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (getattr(uvicorn.server, owner, uvicorn.Config), name)
-        for owner, names in uvicorn_check.USED.items()
-        for name in names
-    ],
+        (owner, name)
+        for owner in (Config, Server, ServerState, LifespanOff, HttpToolsProtocol)
+        for name in uvicorn_check.USED[owner.__name__]
+    ]
+    + [(ServerState, "default_headers"), (ServerState, "total_requests"), (Config, "loaded_app")],
 )
 def test_uvicorn_whose_private_parts_are_renamed(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "")
-    assert uvicorn_check.problem_with_uvicorn() is None
+    protocol = ASGI_PROTOCOL if owner is HttpToolsProtocol else FAST_PROTOCOL
+    assert uvicorn_check.problem_with_uvicorn(protocol) is None
     hide(monkeypatch, owner, name)
-    problem = uvicorn_check.problem_with_uvicorn()
+    problem = uvicorn_check.problem_with_uvicorn(protocol)
     assert problem is not None and f"AttributeError: {owner.__name__} has no {name} (" in problem
+
+
+@pytest.mark.parametrize(
+    ("owner", "options"),
+    [(ServerState, []), (HttpToolsProtocol, ["--http", "asgi"])],
+    ids=["all", "AsgiProtocol"],
+)
+def test_uvicorn_with_which_nothing_works(
+    owner: type,
+    options: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The server would fail at its end, or clients could smuggle requests."""
+    hide(monkeypatch, owner, uvicorn_check.USED[owner.__name__][-1])
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: pytest.fail("the server starts"))
+    last_line = error_of(capsys, "--echo", "--port", "0", *options).splitlines()[-1]
+    assert f" does not work: AttributeError: {owner.__name__} has no " in last_line
 
 
 def test_uvicorn_with_which_the_protocol_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = started_configs(monkeypatch)
-    hide(monkeypatch, uvicorn.server.ServerState, "tasks")
+    monkeypatch.setattr(
+        InferProtocol, "buffer_updated", Mock(side_effect=AttributeError("renamed"))
+    )
     monkeypatch.setattr(uvicorn, "__version__", "9.8.7")
     assert main(["serve", "--echo", "--port", "0"]) == 0
     assert started[0].http == ASGI_PROTOCOL

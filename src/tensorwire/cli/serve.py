@@ -63,8 +63,8 @@ def add_parser(commands: Any) -> None:
     add("--limit-concurrency", type=_positive, metavar="N", help="maximum number of connections of "
         "each process, and of gRPC calls with inference; further ones get status 503, or "
         "RESOURCE_EXHAUSTED (default: no limit)")  # fmt: skip
-    add("--timeout-keep-alive", type=int, metavar="SECONDS", default=5, help="time after which an "
-        "idle connection is closed (default: %(default)s)")  # fmt: skip
+    add("--timeout-keep-alive", type=_seconds, metavar="SECONDS", default=5, help="time after "
+        "which an idle connection is closed (default: %(default)s)")  # fmt: skip
     add("--timeout-graceful-shutdown", type=_positive, metavar="SECONDS", help="time for requests "
         "in progress to end after SIGTERM; others get status 503 (default: no limit)")  # fmt: skip
     add("--compress-responses", action="store_true", default=None, help="compress responses for "
@@ -88,6 +88,12 @@ def _port(text: str) -> int:
 def _positive(text: str) -> int:
     if not re.fullmatch("[0-9]{1,19}", text) or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{format_value(text)} is not a positive integer")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,19}", text):
+        raise argparse.ArgumentTypeError(f"must be 0 or more seconds, not {format_value(text)}")
     return int(text)
 
 
@@ -169,7 +175,7 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
 
     uvicorn: Any = import_module("uvicorn")
     reason = None if chosen.http == "fast" else "as requested"
-    failure = None if reason else problem_with_uvicorn()
+    failure = None if reason else problem_with_uvicorn(FAST_PROTOCOL)
     chosen.http = ASGI_PROTOCOL if reason or failure else FAST_PROTOCOL
     server = Server(chosen, released)  # it configures the log
     if failure:
@@ -182,6 +188,8 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
 
     def announce(names: str, problem: str | None) -> None:
         why = reason or problem
+        if why is not None and (failure := problem_with_uvicorn(ASGI_PROTOCOL)) is not None:
+            raise UsageError(f"uvicorn {uvicorn.__version__} does not work: {failure}")
         listen(sockets, chosen.host, chosen.port)
         print_line(
             f"tensorwire {tw.__version__} serves {names} at {addresses} with "

@@ -1,4 +1,4 @@
-"""Whether ``InferProtocol`` works with the installed version of uvicorn.
+"""Whether ``tensorwire serve`` and its protocols work with the installed version of uvicorn.
 
 The public interface of uvicorn is ``Config``, ``Server`` and the option ``http``. tensorwire uses
 more, which may change in any version, so ``tensorwire serve`` tries it before it starts.
@@ -15,34 +15,36 @@ TESTED_UVICORN = (0, 46), (0, 54)
 """The oldest and the newest version of uvicorn with which the tests were run."""
 
 USED = {
-    "Config": (
-        *("load", "loaded", "loaded_app", "http_protocol_class", "lifespan_class", "ssl"),
-        *("limit_concurrency", "timeout_keep_alive", "proxy_headers", "forwarded_allow_ips"),
+    "Config": ("http_protocol_class", "ssl", "callback_notify", "timeout_notify"),
+    "Server": ("startup", "shutdown", "on_tick", "force_exit", "server_state", "servers"),
+    "ServerState": ("connections", "tasks"),
+    "LifespanOff": ("state",),
+    "HttpToolsProtocol": (
+        *("app", "connections", "cycle", "flow", "headers", "loop", "parser", "pipeline"),
+        *("timeout_keep_alive", "timeout_keep_alive_task", "timeout_keep_alive_handler"),
+        *("handle_websocket_upgrade", "on_response_complete", "send_400_response", "shutdown"),
+        *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required"),
     ),
-    "Server": ("startup", "shutdown", "on_tick", "handle_exit", "force_exit", "server_state"),
-    "ServerState": ("connections", "tasks", "default_headers", "total_requests"),
 }
-"""The attributes that are used beyond the public interface, by class.
+"""The attributes, by class, that are used or replaced, but perhaps not for the tried request.
 
-Besides, tensorwire uses ``uvicorn.middleware.proxy_headers.ProxyHeadersMiddleware``, the loggers
-``uvicorn.error`` and ``uvicorn.access``, the arguments with which a protocol is made (``config``,
-``server_state``, ``app_state``, ``_loop``) and its method ``shutdown``. `AsgiProtocol` is a
-subclass of ``HttpToolsProtocol``.
+``tensorwire serve`` needs those of the first classes with any protocol, and `AsgiProtocol` those of
+the last one.
 """
 
 _BODY = b'{"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [5]}]}'
 _REQUEST = b"POST /v2/models/x/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
 
 
-def problem_with_uvicorn() -> str | None:
-    """Return why InferProtocol does not work with the installed uvicorn; None if it works.
+def problem_with_uvicorn(protocol: str) -> str | None:
+    """Return why a protocol does not work with the installed uvicorn; None if it works.
 
-    The text has the versions that were tested.
-    uvicorn makes one connection, in memory, on which one request is answered.
+    ``protocol`` is a value of uvicorn's option ``http``. The text has the versions that were
+    tested. uvicorn makes one connection, in memory, on which one request is answered.
     """
     loop = _Loop()
     try:
-        loop.run_until_complete(asyncio.wait_for(_answer_one_request(loop), 10))
+        loop.run_until_complete(asyncio.wait_for(_answer_one_request(loop, protocol), 10))
     except (Exception, SystemExit) as error:  # uvicorn ends the process if it cannot start
         oldest, newest = (".".join(map(str, version)) for version in TESTED_UVICORN)
         return f"{type(error).__name__}: {error} (tested with uvicorn {oldest} to {newest})"
@@ -51,33 +53,40 @@ def problem_with_uvicorn() -> str | None:
     return None
 
 
-async def _answer_one_request(loop: _Loop) -> None:
+async def _answer_one_request(loop: _Loop, http: str) -> None:
     # The modules may fail, too.
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415
+
     from .asgi import App  # noqa: PLC0415
-    from .uvicorn import InferProtocol  # noqa: PLC0415
+    from .model import Model  # noqa: PLC0415
 
-    async def model(request: Any) -> Any:
-        return {"y": request["x"].as_numpy()}
-
+    # In the event loop, so that an error of the protocol is raised here.
+    model = Model(lambda request: {"y": request["x"].as_numpy()}, in_event_loop=True)
     app = App({"x": model}, max_body_memory_nbytes=1 << 20)
     # Without a configuration of the log, nothing is printed.
-    options: Any = {"http": InferProtocol, "ws": "none", "lifespan": "off", "log_config": None}
+    options: Any = {"http": http, "ws": "none", "lifespan": "off", "log_config": None}
     config: Any = uvicorn.Config(app, workers=1, **options)  # not WEB_CONCURRENCY
     config.load()
     server: Any = uvicorn.Server(config)
     state = server.server_state
-    for used in (config, server, state):
-        for name in USED[type(used).__name__]:
-            getattr(used, name)
     server.lifespan = config.lifespan_class(config)
     await server.startup(sockets=[None])
     await server.on_tick(0)
     protocol = loop.make_protocol()
+    used = [config, server, state, server.lifespan]
+    if isinstance(protocol, HttpToolsProtocol):  # a plain one has nothing of `AsgiProtocol`
+        used.append(HttpToolsProtocol(config, state, {}, loop))
+    for each in used:
+        for name in USED[type(each).__name__]:
+            getattr(each, name)
     transport = _Transport()
     protocol.connection_made(transport)
     sent = _REQUEST % (len(_BODY), _BODY)
-    protocol.get_buffer(-1)[: len(sent)] = sent
-    protocol.buffer_updated(len(sent))
+    if isinstance(protocol, asyncio.BufferedProtocol):
+        protocol.get_buffer(-1)[: len(sent)] = sent
+        protocol.buffer_updated(len(sent))
+    else:
+        protocol.data_received(sent)
     is_counted = protocol in state.connections
     while not transport.written.endswith(b"}"):
         await asyncio.sleep(0)
