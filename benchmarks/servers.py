@@ -26,6 +26,7 @@ import pytest
 
 import tensorwire as tw
 from interop import environment, programs, triton_server, triton_setup
+from tensorwire.cli.serve import FAST_PROTOCOL
 from tensorwire.server import Model, create_app
 from tensorwire.server.uvicorn_check import problem_with_uvicorn
 
@@ -224,7 +225,7 @@ def serve_generated(mode: str, port: int, grpc_port: int) -> None:
 def serve_command(models: str, server: Server) -> list[str]:
     """Return the command that serves models of this module over HTTP and gRPC."""
     require("uvicorn")
-    if reason := problem_with_uvicorn():
+    if reason := problem_with_uvicorn(FAST_PROTOCOL):
         pytest.skip(f"`tensorwire serve` would serve with ASGI: {reason}")
     options = ["--log-level=warning", "--grpc-port", str(server.grpc_port)]
     return [*program("tensorwire", server, "serve", *options), models_of(models)]

@@ -530,6 +530,23 @@ async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
     assert n_replies == len(clients) if refused else n_replies < len(clients)
 
 
+def test_client_that_connects_to_a_unix_socket_at_the_last_moment(tmp_path: Path) -> None:
+    """Another process, which is blocked, would accept it late, or never."""
+    path = str(tmp_path / "socket")
+
+    class LateListener(Listener):
+        def shutdown(self, how: int) -> None:
+            late.connect(path)
+            super().shutdown(how)
+
+    with LateListener(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as late:
+        listener.bind(path)
+        listener.listen()
+        listener.setblocking(False)
+        [accepted] = listener.accept_rest()
+        accepted.close()
+
+
 def test_folder_that_is_locked(
     objects: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

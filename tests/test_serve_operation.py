@@ -78,6 +78,11 @@ def block(request):
 
 block = Model(block, in_event_loop=True)
 
+def wait(request):
+    while not os.path.exists("opened"):
+        time.sleep(0.01)
+    return echo(request)
+
 def pause(request):
     time.sleep(0.1)
     return echo(request)
@@ -85,7 +90,7 @@ def pause(request):
 pause = Model(pause, in_event_loop=True)
 
 models = {"mean": mean, "hang": hang, "hang_and_end": hang_and_end, "fail": fail,
-    "sleep": sleep, "echo": echo,
+    "sleep": sleep, "echo": echo, "wait": wait,
     "sleep_in_thread": sleep_in_thread, "leave_in_thread": leave_in_thread, "block": block,
     "pause": pause}
 """
@@ -275,6 +280,27 @@ def test_restart_by_sighup(tmp_path: Path) -> None:
         assert "resource_tracker" not in server.log.read_text()
 
 
+def test_first_interrupt_waits_for_the_requests_of_processes_that_end(tmp_path: Path) -> None:
+    """All processes get it from a terminal, for these as the second signal."""
+    options = ["served_here:models", "--workers", "2"]
+    with (
+        serving(tmp_path, *options, models=MODELS) as server,
+        Client(server.address, timeout=20) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        wait_for(lambda: server.log.read_text().count("startup complete") == 2, 20)
+        waiting = pool.submit(client.infer, "wait", X)
+        time.sleep(0.5)
+        for pid in re.findall(r"Started server process \[([0-9]+)\]", server.log.read_text()):
+            os.kill(int(pid), signal.SIGTERM)
+        wait_for(lambda: server.log.read_text().count("Shutting down") == 2, 20)
+        server.signal_all(signal.SIGINT)
+        time.sleep(0.5)
+        (tmp_path / "opened").touch()
+        assert waiting.result(20)["x"].tolist() == X["x"].tolist()
+        assert server.process.wait(20) == 0
+
+
 @pytest.mark.skipif(grpc is None, reason="grpcio is not installed")
 def test_restart_by_sighup_with_tls_and_grpc(tmp_path: Path, certificate: Certificate) -> None:
     """Over gRPC, calls that begin or connect while a process stops may fail."""
@@ -320,23 +346,13 @@ def test_restart_by_sighup_with_tls_and_grpc(tmp_path: Path, certificate: Certif
 
 def test_socket_of_the_next_server(tmp_path: Path) -> None:
     """It starts while the first one works on its last request, and has the same path."""
-    gate = (
-        MODELS
-        + """
-def wait(request):
-    while not os.path.exists("opened"):
-        time.sleep(0.01)
-    return {"y": 1}
-models["wait"] = wait
-"""
-    )
     (tmp_path / "b").mkdir()
     with contextlib.ExitStack() as stack:
         path = Path(stack.enter_context(TemporaryDirectory()), "socket")
         options = ["served_here:models", "--uds", str(path)]
         pool = stack.enter_context(ThreadPoolExecutor(1))
         client = stack.enter_context(Client(f"unix:{path}", timeout=20))
-        first = stack.enter_context(serving(tmp_path, *options, models=gate))
+        first = stack.enter_context(serving(tmp_path, *options, models=MODELS))
         client.wait_until_ready(timeout=20)
         call = pool.submit(client.infer, "wait", X)
         time.sleep(0.3)
@@ -346,7 +362,7 @@ models["wait"] = wait
         client.wait_until_ready(timeout=20)
         assert not call.done()
         (tmp_path / "opened").touch()
-        assert call.result(20)["y"].tolist() == 1
+        assert call.result(20)["x"].tolist() == X["x"].tolist()
         first.process.wait(20)
         assert client.infer("mean", X)["mean"].tolist() == [1.5]
 

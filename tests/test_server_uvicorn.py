@@ -743,11 +743,12 @@ def test_tls_collects_little_while_the_protocol_does_not_read(
     assert 1 << 16 <= sum(collected) <= 1 << 17
 
 
+@pytest.mark.parametrize("protocol", [InferProtocol, AsgiProtocol])
 def test_memory_of_ended_tls_connections(
-    certificate: Certificate, loop: str, tls_options: dict[str, Any]
+    certificate: Certificate, loop: str, tls_options: dict[str, Any], protocol: type
 ) -> None:
     """It is free without a garbage collection, also after a handshake that fails or is aborted."""
-    options = {"http": InferProtocol, "loop": loop, "limit_concurrency": 1, **tls_options}
+    options = {"http": protocol, "loop": loop, "limit_concurrency": 2, **tls_options}
     with uvicorn_server(make_app(), **options) as address:
         gc.collect()
         gc.disable()
@@ -762,9 +763,9 @@ def test_memory_of_ended_tls_connections(
                         while connection.socket.recv(100):
                             pass
                 aborted = contextlib.suppress(ConnectionResetError)
-                with connect(address) as silent, connect(address), aborted:
+                with connect(address) as silent, connect(address), connect(address), aborted:
                     assert silent.socket.recv(1) == b""
-            names = {"InferProtocol", "TlsHandshake", "SSLProtocol"}
+            names = {protocol.__name__, "TlsHandshake", "SSLProtocol"}
             wait_for(lambda: not names & {type(each).__name__ for each in gc.get_objects()})
         finally:
             gc.enable()

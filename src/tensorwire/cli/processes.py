@@ -254,8 +254,14 @@ def work(
             send(server.started)
             time.sleep(_BEAT_SECONDS)
 
-    # Until uvicorn handles it, an interrupt ends the process without a traceback. A terminal that
-    # closes sends SIGHUP to all processes, but it is for the first one.
+    def started() -> None:
+        # A model may hold the GIL from now on. uvicorn would not wait for requests if an interrupt
+        # is the second signal. Programs that a model starts do not inherit the handler.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        send(server.started)
+
+    # A terminal sends SIGINT, or SIGHUP when it closes, to all processes, but they are for the
+    # first one. Until this one serves, an interrupt ends it without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
@@ -264,7 +270,7 @@ def work(
     try:
         server = Server(chosen, ExitStack())
         server.all_stop = pipe.poll  # also if the first process has been killed
-        server.on_startup = lambda: send(server.started)  # a model may hold the GIL from now on
+        server.on_startup = started
         threading.Thread(target=beat, daemon=True).start()
         check_certificate(chosen)  # it may have changed
         status = serve_here(chosen, server, sockets, lambda *found: send(found))

@@ -51,6 +51,8 @@ class Listener(socket.socket):
         socket open.
         """
         accepted = []
+        if self.family == socket.AF_UNIX:  # whose queue can be accepted afterwards
+            self._refuse()
         try:
             for _ in range(BACKLOG):  # others may arrive at the same time
                 with suppress(ConnectionAbortedError):
@@ -59,9 +61,12 @@ class Listener(socket.socket):
             pass
         except OSError:  # no file is free, or another process was first: it accepts the rest
             return accepted
+        self._refuse()
+        return accepted
+
+    def _refuse(self) -> None:
         with suppress(OSError):  # not on macOS
             self.shutdown(socket.SHUT_RDWR)
-        return accepted
 
 
 def lock(folder: int) -> None:

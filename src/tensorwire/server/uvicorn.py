@@ -247,11 +247,10 @@ class InferProtocol(asyncio.BufferedProtocol):
                     connection.end_after_reply()
             if reply is not None:
                 self._reply(reply)
-        except GeneratorExit:  # the event loop was closed
-            request.close()
-            raise
         except BaseException:  # of a handler of the log, for example
-            self.transport.abort()
+            request.close()
+            with suppress(RuntimeError):  # the event loop is closed, which raises GeneratorExit
+                self.transport.abort()
             raise
         finally:
             # A callback of the task would need another turn of the event loop.

@@ -39,7 +39,7 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.parser: Any = _Parser(self)
+        self.parser: Any = None  # while there is no connection
         self.service = service_of(self.app)
         timeout = None if self.service is None else self.service.receive_timeout
         self.receive_timeout = timeout
@@ -64,6 +64,7 @@ class AsgiProtocol(HttpToolsProtocol):
         if self.is_tls:
             transport = _TlsTransport(transport, self._start_watch)
         super().connection_made(transport)
+        self.parser = _Parser(self)
         self.flow = _Flow(self)
         limit_unsent(transport)
         if self.service is not None:
@@ -95,7 +96,8 @@ class AsgiProtocol(HttpToolsProtocol):
             return await app(scope, *arguments)
         finally:
             extensions.pop(IS_SILENT, None)  # it refers to the connection
-            if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
+            is_early = cycle.response_started and not cycle.response_complete
+            if is_early and self in self.connections:  # uvicorn closes it now
                 self.loop.call_later(GRACE_SECONDS, self._abort)
 
     def _abort(self) -> None:
@@ -112,6 +114,13 @@ class AsgiProtocol(HttpToolsProtocol):
         self._disconnect()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        # What refers to this object would keep all memory until a garbage collection.
+        self.parser = None
+        for timer in (self.watching, self.polling):
+            if timer is not None:
+                timer.cancel()
+        if self.is_tls:
+            self.transport.on_close = lambda: None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -302,7 +311,7 @@ class _TlsTransport:
 
     def __init__(self, transport: Any, on_close: Callable[[], object]) -> None:
         self._transport = transport
-        self._on_close = on_close
+        self.on_close = on_close
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -310,7 +319,7 @@ class _TlsTransport:
     def close(self) -> None:
         if not self._transport.is_closing():
             self._transport.close()
-        self._on_close()
+        self.on_close()
 
 
 class _Flow(FlowControl):

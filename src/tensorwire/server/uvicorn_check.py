@@ -82,7 +82,7 @@ async def _answer_one_request(loop: _Loop, http: str) -> None:
     transport = _Transport()
     protocol.connection_made(transport)
     sent = _REQUEST % (len(_BODY), _BODY)
-    if isinstance(protocol, asyncio.BufferedProtocol):
+    if hasattr(protocol, "get_buffer"):
         protocol.get_buffer(-1)[: len(sent)] = sent
         protocol.buffer_updated(len(sent))
     else:
