@@ -893,7 +893,7 @@ def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
     """It has the memory of its request. A client must read 64 KiB in 5 s while a body waits."""
     reader = with_unread_reply(max_body_memory_nbytes=LIMIT)
     waiting = Client(reader.app, 0.0)
-    for now in range(5, 30, 5):
+    for now in range(5, 20, 5):
         reader.n_kept -= n_read
         reader.tick(now)
         assert reader.is_open
@@ -901,8 +901,27 @@ def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
     waiting.send(1 << 20)
     assert waiting.connection.state is STALLED
     reader.n_kept -= n_read
-    reader.tick(30)
+    reader.tick(20)
     assert reader.is_open is (n_read > 64 << 10)
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+@pytest.mark.parametrize("has_tick", [True, False])
+def test_reply_that_is_read_for_too_long(has_tick: bool, others_wait: bool) -> None:
+    """As a request must arrive within the same time. A client may also read before each tick."""
+    reader = with_unread_reply(max_body_memory_nbytes=LIMIT)
+    if others_wait:
+        waiting = Client(reader.app, 0.0)
+        waiting.to_send = request_bytes(2, 300 * KiB)
+        waiting.send(1 << 20)
+    for now in range(4, 40, 4):
+        reader.n_kept -= 70_000
+        if has_tick:
+            reader.wait(4)
+        else:
+            reader.now = now
+            reader.settle()
+        assert reader.is_open is (now < TIMEOUT or not others_wait)
 
 
 def test_slow_reader_during_a_shutdown_if_others_wait() -> None:

@@ -132,6 +132,7 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
+        self.sending_since = now  # that reply
         # Bytes that were not sent at the last `blocked`, or the fewest at the ticks of LINGERING or
         # CLOSING: if there are fewer now, the client has read. It is infinite if nothing was
         # counted since a piece was sent, or since the state was entered.
@@ -204,13 +205,9 @@ class Connection:
             self._set_deadline(now)
 
     def _tick_sending(self, now: float, n_unsent: int) -> None:
-        """Abort if the client reads nothing in time, or slowly while others need its memory.
-
-        During a shutdown, only its time is limited.
-        """
-        is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES and self.grace_left == math.inf
-        has_memory = bool(self.requests) and self.requests[0].has_memory
-        if is_slow and has_memory and self.service.body_memory.is_needed(self.n_refused):
+        """Abort if the client reads nothing in time, or slowly while others need its memory."""
+        is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
+        if self._must_release_memory(now, is_slow):
             self._abort()
         elif n_unsent < self.n_unsent and now < self.since + self.grace_left:
             self.blocked(n_unsent, now)
@@ -218,6 +215,18 @@ class Connection:
             self._set_deadline(now)
             if now >= self.deadline:
                 self._abort()
+
+    def _must_release_memory(self, now: float, is_slow: bool = False) -> bool:
+        """Whether others need the memory of a reply that is read slowly, or for too long.
+
+        During a shutdown, only the time of the client is limited.
+        """
+        timeout = self.service.receive_timeout
+        is_slow = is_slow or (timeout is not None and now >= self.sending_since + timeout)
+        has_memory = bool(self.requests) and self.requests[0].has_memory
+        if not (is_slow and has_memory and self.grace_left == math.inf):
+            return False
+        return self.service.body_memory.is_needed(self.n_refused)
 
     def _tick_ending(self, now: float, n_unsent: int) -> None:
         """Close, or abort, when the client has read everything, or reads nothing in time."""
@@ -310,7 +319,7 @@ class Connection:
             else:
                 pieces = chain((first,), pieces)
             self.output.append(head)
-            self.pieces = pieces
+            self.pieces, self.sending_since = pieces, now
             self._enter(SENDING, now)
             return
         else:
@@ -341,6 +350,9 @@ class Connection:
     def blocked(self, n_unsent: int, now: float) -> None:
         """The client has not read enough: the next piece or reply waits. This bounds the memory."""
         if self.state is SENDING and n_unsent >= self.n_unsent:  # it has read nothing since
+            return
+        if self.state is SENDING and self._must_release_memory(now):
+            self._abort()
             return
         if self.state is SENDING or self.state in BETWEEN_REPLIES:
             self._enter(SENDING, now)

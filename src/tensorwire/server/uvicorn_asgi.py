@@ -37,6 +37,8 @@ class AsgiProtocol(HttpToolsProtocol):
     in time.
     """
 
+    transport: Any
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.parser: Any = None  # while there is no connection
