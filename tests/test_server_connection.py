@@ -1219,6 +1219,7 @@ def test_memory_of_small_chunked_bodies_that_wait() -> None:
     ("groups", "file"),
     [
         ("0::/", "memory.max"),
+        ("0::/service", "service/memory.high"),
         ("1:net_cls,net_prio:/a\n0::/slice/service", "slice/service/memory.max"),
         ("2:name=systemd:/a\n0::/slice/service", "slice/memory.max"),
         ("4:cpu,memory:/docker/abc\n0::/", "memory/memory.limit_in_bytes"),

@@ -77,7 +77,7 @@ from tensorwire.server import (  # noqa: E402
 )
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.errors import OverloadedError  # noqa: E402
-from tensorwire.server.grpc_calls import MAX_SMALL_NBYTES, OpenCalls  # noqa: E402
+from tensorwire.server.grpc_calls import MAX_SMALL_NBYTES, OpenCalls, end_now  # noqa: E402
 from tensorwire.server.grpc_server import serving  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.sizes import (  # noqa: E402
@@ -690,7 +690,7 @@ async def test_message_that_is_late_at_the_end_of_the_grace_time() -> None:
     times = [0.01, *[60] * 20]
     waiting = [asyncio.create_task(calls.receive(context, seconds)) for seconds in times]
     await asyncio.sleep(0)
-    asyncio.get_running_loop().call_later(0.02, calls.end_late)
+    asyncio.get_running_loop().call_later(0.02, end_now, calls.arriving)
     time.sleep(0.1)
     async with asyncio.timeout(10):
         errors = await asyncio.gather(*waiting, return_exceptions=True)

@@ -60,8 +60,8 @@ Announce = Callable[[str, str | None], None]
 class Server(uvicorn.Server):
     """uvicorn's server for HTTP, with which another one for gRPC starts and stops."""
 
-    end_handshakes: Callable[[], object] | None = None
-    on_startup: Callable[[], object] | None = None
+    end_handshakes: Callable[[], object] = staticmethod(lambda: None)
+    on_startup: Callable[[], object] = staticmethod(lambda: None)
     grpc: AbstractAsyncContextManager[Any] = nullcontext()
     calls: Any = None
     """The ``OpenCalls`` of the gRPC server."""
@@ -95,15 +95,13 @@ class Server(uvicorn.Server):
         if self.config.ssl is not None:
             self.end_handshakes = accept_tls(self.config)
         await super().startup(sockets)
-        if self.on_startup is not None:
-            self.on_startup()
+        self.on_startup()
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
         await self._accept_what_has_arrived()
         await self._stop_listening(cast("list[Listener]", sockets or []))
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
-        if self.end_handshakes is not None:
-            self.end_handshakes()
+        self.end_handshakes()
         told = set(self.server_state.connections)  # by uvicorn
         telling = asyncio.ensure_future(self._tell_late_connections(told))
         await super().shutdown(sockets)
@@ -420,7 +418,7 @@ class Processes:
                 self.receive(worker, worker.pipe.recv())
         was_serving = worker.state is SERVING
         is_starting = worker.state is STARTING and not worker.is_old  # others may load old models
-        is_restart = self.is_restarting and self.is_serving
+        is_restart = self.is_serving and any(each.is_old for each in self.workers)
         limit = self.chosen.timeout_worker_start
         if code is not None:
             self.workers.remove(worker)
@@ -445,10 +443,6 @@ class Processes:
         elif is_restart and is_starting and self.now - worker.started_at > limit:
             text = f"a process was not ready within {format_seconds(limit)}"
             self.fail(worker, UsageError(text))
-
-    @property
-    def is_restarting(self) -> bool:
-        return any(each.is_old for each in self.workers)
 
     @property
     def is_serving(self) -> bool:

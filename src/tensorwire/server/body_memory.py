@@ -25,7 +25,7 @@ TICK_SECONDS = 1.0
 _N_TICKS = 5
 PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
 _MIN_UNRECEIVED_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
-_MAX_N_AHEAD = 16  # how many bodies may allocate a step that is not counted: a quarter of the limit
+_MAX_N_AHEAD = 16  # how many bodies may allocate a step, a 64th of the limit, that is not counted
 _MAX_TLS_BUFFER_NBYTES = 1 << 20  # what a TLS transport may have received after it was paused
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -50,7 +50,7 @@ def allocatable_nbytes() -> list[int]:
 
     They also limit memory that is never used, such as that of stacks and libraries.
     """
-    if os.name == "nt":  # the server is not supported there
+    if os.name == "nt":  # Windows has no limits of processes
         return []
     import resource  # noqa: PLC0415
 
@@ -76,9 +76,9 @@ def is_unused_memory_counted() -> bool:
 def available_nbytes() -> int:
     """Return the memory of the machine, or the lowest limit of the process and its cgroups.
 
-    What the process has already counts only against its own limits.
+    Memory that the process uses already is subtracted from its own limits, and not from others.
     """
-    if os.name == "nt":  # Windows has no limits of processes
+    if os.name == "nt":
         return 4 << 30
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *allocatable_nbytes()]
     groups = ""
@@ -86,15 +86,15 @@ def available_nbytes() -> int:
         groups = Path("/proc/self/cgroup").read_text(errors="replace")
     for line in filter(None, groups.split("\n")):
         _, controllers, path = line.split(":", 2)
-        folder, name = _CGROUPS, "memory.max"
+        folder, names = _CGROUPS, ["memory.max", "memory.high"]
         if "memory" in controllers.split(","):  # version 1
-            folder, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+            folder, names = _CGROUPS / "memory", ["memory.limit_in_bytes"]
         elif controllers:
             continue
         group = folder / path.lstrip("/")
-        for each in (group, *group.parents):
+        for each in (parent / name for parent in (group, *group.parents) for name in names):
             with suppress(OSError, ValueError):  # there is no such file, or the limit is "max"
-                limits.append(int((each / name).read_text()))
+                limits.append(int(each.read_text()))
     return min(limits)
 
 
@@ -222,6 +222,7 @@ class Reservation:
         n_arrived: Callable[[], int] = lambda: 0,
     ) -> None:
         self._memory: BodyMemory = memory
+        self.step_nbytes: int = memory.step_nbytes
         self.wake: Callable[[], object] = wake
         self._n_arrived = n_arrived
         self._n_seen = 0  # bytes that had arrived when the progress was looked at
@@ -232,10 +233,6 @@ class Reservation:
         """Whether the body arrives too slowly, or not at all, and must be rejected."""
         self._n_silent_ticks = 0
         self._decompressed_nbytes = 0
-
-    @property
-    def step_nbytes(self) -> int:
-        return self._memory.step_nbytes
 
     def allocate_ahead(self) -> int:
         """Return how much a body may allocate that it does not use yet, and that is not counted.

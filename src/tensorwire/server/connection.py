@@ -235,14 +235,12 @@ class Connection:
         self.n_unsent = min(self.n_unsent, n_unsent)
         self._set_deadline(now)
         is_lingering, is_read = self.state is LINGERING, n_unsent <= 1
-        is_over = now >= self.deadline or (n_unsent == 0 and not is_lingering)
-        if is_read:
-            is_short = is_lingering and self.receiver.is_message_complete
-            seconds = _LINGER_SECONDS if is_short else _LONG_LINGER_SECONDS
-            is_over = is_over or now >= self.since + seconds
+        is_short = is_lingering and self.receiver.is_message_complete
+        seconds = _LINGER_SECONDS if is_short else _LONG_LINGER_SECONDS
+        is_over = now >= self.deadline or (is_read and now >= self.since + seconds)
         if is_over and is_lingering and is_read:
             self.close(now)
-        elif is_over:
+        elif is_over or (n_unsent == 0 and not is_lingering):
             self._abort()
 
     def shut_down(self, now: float) -> None:

@@ -5,9 +5,9 @@ from .._codec.messages.frame cimport Frame
 from ..errors import DecodeError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
-# The names of the headers that Framing and `expects_continue` use.
+# The names of the headers that Framing uses.
 FRAMING_HEADERS = (
-    "content-length", "content-type", "content-encoding", "transfer-encoding", "expect",
+    "content-length", "content-type", "content-encoding", "transfer-encoding",
     HEADER_LENGTH.lower(),
 )
 cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()

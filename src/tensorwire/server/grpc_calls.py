@@ -40,11 +40,6 @@ CODES = {
 }
 
 
-def code_of(status: int) -> Any:
-    other = grpc.StatusCode
-    return CODES.get(status, other.INVALID_ARGUMENT if status < 500 else other.INTERNAL)
-
-
 def check_length(message: bytes, max_nbytes: int) -> None:
     """Raise the error of a message that is too long, whose words clients of grpcio recognize."""
     if len(message) > max_nbytes:
@@ -72,9 +67,9 @@ class OpenCalls:
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
         self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
         self.n_begun = 0  # since the start
-        # Of streams that wait for a message, and of other calls.
-        self._waiting: set[asyncio.Timeout] = set()
-        self._arriving: set[asyncio.Timeout] = set()
+        # Of streams that wait for a message, and of other calls whose message has not arrived.
+        self.waiting: set[asyncio.Timeout] = set()
+        self.arriving: set[asyncio.Timeout] = set()
         self.is_ending = asyncio.Event()
 
     def method(self, respond: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -106,7 +101,8 @@ class OpenCalls:
         collection.
         """
         text, status = self._service.describe_failure(error)
-        context.set_code(code_of(status))
+        other = grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL
+        context.set_code(CODES.get(status, other))
         context.set_details(text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore"))
         return b""
 
@@ -144,7 +140,7 @@ class OpenCalls:
         """Wait for the only message of a call, of any size. Raises TensorwireError."""
         try:
             async with asyncio.timeout(seconds) as arriving:
-                self._arriving.add(arriving)
+                self.arriving.add(arriving)
                 message: bytes = await self._read(context)
         except TimeoutError:
             if self.is_ending.is_set():
@@ -153,7 +149,7 @@ class OpenCalls:
             text = f"the message did not arrive within {format_seconds(seconds)}"
             raise TensorwireError(text, status=408) from None
         finally:
-            self._arriving.discard(arriving)
+            self.arriving.discard(arriving)
         if message is grpc.aio.EOF:
             raise TensorwireError("the call has no message", status=400)
         return message
@@ -163,11 +159,11 @@ class OpenCalls:
         is_ending = self.is_ending.is_set()
         with suppress(TimeoutError):
             async with asyncio.timeout(_EOF_SECONDS if is_ending else None) as waiting:
-                self._waiting.add(waiting)
+                self.waiting.add(waiting)
                 try:
                     message = await self._read(context)
                 finally:
-                    self._waiting.discard(waiting)
+                    self.waiting.discard(waiting)
             if message is grpc.aio.EOF or not is_ending:
                 return message
         self.fail(context, SHUTTING_DOWN)
@@ -188,14 +184,6 @@ class OpenCalls:
             raise TensorwireError("the deadline has expired", status=504)
         return reading.result()
 
-    def end_streams(self) -> None:
-        """End each stream after the response to the request in progress."""
-        _end_now(self._waiting)
-
-    def end_late(self) -> None:
-        """End the calls whose message has not arrived."""
-        _end_now(self._arriving)
-
 
 def _ignore_error(done: asyncio.Future[Any]) -> None:
     """Take the error of a read that nobody waits for; asyncio would log it."""
@@ -203,7 +191,7 @@ def _ignore_error(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-def _end_now(timeouts: set[asyncio.Timeout]) -> None:
+def end_now(timeouts: set[asyncio.Timeout]) -> None:
     """Let timeouts expire in the next turn of the event loop."""
     for each in timeouts:
         if not each.expired():  # one that has just expired cannot be changed

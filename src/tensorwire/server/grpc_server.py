@@ -14,7 +14,7 @@ import grpc.aio
 from ..grpc_messages import MAX_MESSAGE_NBYTES
 from .errors import log
 from .grpc import InferenceService
-from .grpc_calls import N_RESERVED, OpenCalls
+from .grpc_calls import N_RESERVED, OpenCalls, end_now
 from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS, Service
 
 # A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
@@ -192,10 +192,10 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
     stopping = asyncio.ensure_future(server.stop(FOREVER_SECONDS))
     await asyncio.sleep(0)  # from now on, the server accepts no calls
     calls = inference.calls
-    calls.end_streams()
+    end_now(calls.waiting)  # each stream ends after the response to the request in progress
     # Otherwise, calls whose messages arrive one after another would prolong the shutdown.
     loop = asyncio.get_running_loop()
-    loop.call_later(GRACE_SECONDS, calls.end_late)
+    loop.call_later(GRACE_SECONDS, end_now, calls.arriving)
     client_deadline = loop.time() + GRACE_SECONDS
     while True:
         seconds_left = client_deadline - loop.time()

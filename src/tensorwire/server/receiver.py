@@ -61,9 +61,9 @@ class Receiver:
     """Parses the requests of a connection.
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
-    ``is_message_complete`` says whether the whole of the newest one, which may be invalid, has
-    arrived. No request follows it if the client has said so (``client_closes``) or the server wants
-    to close the connection (``server_closes``).
+    ``is_message_complete`` says whether the newest one has arrived completely. No request follows
+    it if the client has said so (``client_closes``) or the server wants to close the connection
+    (``server_closes``).
     ``find_overload`` is called for each valid head: if it returns an error, no model is called.
     ``wake`` is that of the requests.
     """

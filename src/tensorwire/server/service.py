@@ -55,7 +55,11 @@ MODEL_PATH = re.compile(
 # The limits of a request besides those of OverloadedError.
 LIMITS_BY_STATUS = {408: "receive_timeout", 413: "max_body_nbytes", 414: "headers", 431: "headers"}
 MAX_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
-_KEPT_NBYTES = 4 << 20  # see keep_freed_memory
+# glibc keeps freed blocks of less than this size for later requests after a block of this size was
+# freed, which need not have pages. By default, it returns blocks of 128 KiB or more to the kernel.
+# To clear and map new pages for each request of 1 MB would take longer than everything else. Larger
+# blocks have huge pages, which take less time.
+_KEPT_NBYTES = 4 << 20
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
@@ -147,16 +151,6 @@ def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
     return json_reply({"error": message}, status, headers)
 
 
-def keep_freed_memory() -> None:
-    """Make glibc keep freed blocks of less than 4 MiB for later requests.
-
-    By default, it returns blocks of 128 KiB or more to the kernel. To clear and map new pages for
-    each request of 1 MB would take longer than everything else. Larger blocks have huge pages,
-    which take less time. glibc adapts to the largest block that was freed; this one has no pages.
-    """
-    np.empty(_KEPT_NBYTES, np.uint8)
-
-
 class Service:
     """Models by name, and the options they are served with: the parameters of ``App``.
 
@@ -218,7 +212,7 @@ class Service:
             self.routes.setdefault(path, (endpoint, None))  # a model may have the name "stats"
         if metrics:
             self.routes["/metrics"] = "metrics", None
-        keep_freed_memory()
+        np.empty(_KEPT_NBYTES, np.uint8)
 
     def _add(self, name: str, function: ModelFunction | Model) -> None:
         check_type("the name of a model", name, str, "a str")

@@ -137,7 +137,11 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection = self.connection
         connection.receive(nbytes, self.loop.time())
         if connection.receiver.n_parts > MAX_PARTS_PER_READ:
-            self._pause_for_a_turn()
+            # Receive nothing more in this turn of the event loop.
+            if not (self.is_reading_paused or self.transport.is_closing()):
+                self.is_reading_paused = True
+                self.transport.pause_reading()
+            self._advance_later()
         elif (
             connection.state is READY
             and (len(self.all_connections.open) > 1 or connection.options.is_tls)
@@ -151,13 +155,6 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self.settle()
         else:
             self._advance()
-
-    def _pause_for_a_turn(self) -> None:
-        """Receive nothing more in this turn of the event loop."""
-        if not (self.is_reading_paused or self.transport.is_closing()):
-            self.is_reading_paused = True
-            self.transport.pause_reading()
-        self._advance_later()
 
     def eof_received(self) -> bool:
         """Return whether to keep the transport open, because a reply has not been sent yet."""
