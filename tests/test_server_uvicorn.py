@@ -1802,6 +1802,23 @@ def test_request_whose_event_loop_was_closed_is_not_counted(model: str) -> None:
     wait_for(lambda: not (app.body_memory.nbytes or app.concurrency.requests))
 
 
+async def test_generator_exit_of_a_future() -> None:
+    """Python closes the coroutines that wait, so that there is no reply. The client must know."""
+
+    async def model(_: Any) -> Any:
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(GeneratorExit())
+        return await failed
+
+    protocol, transport = protocol_with_transport(config=configuration(create_app({"m": model})))
+    receive(protocol, request_bytes("m", np.arange(2)))
+    [task] = protocol.server_state.tasks
+    await turns(3)
+    assert isinstance(task.exception(), GeneratorExit)
+    assert transport.is_aborted
+    assert protocol.server_state.tasks == set()
+
+
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])
 async def test_lost_connection_is_released(n_sent: int) -> None:
     """Without the garbage collector, and before its timer expires."""
