@@ -48,6 +48,7 @@ from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
 from tensorwire.cli.sockets import Listener, bind_port, bind_unix_socket, listen
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import InferProtocol, create_app, uvicorn_check
+from tensorwire.server.asgi import App
 from tensorwire.server.errors import log
 from tensorwire.server.uvicorn_asgi import AsgiProtocol, service_of
 
@@ -717,10 +718,13 @@ def test_memory_of_a_64_mb_echo(tmp_path: Path, interface: str) -> None:
 
 
 def test_application_for_which_asgi_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    reason = "the application was not created by create_app"
     for app, expected in (
         (create_app({"a": echo, "b": echo}), ["a, b", None]),
-        (lambda scope, receive, send: None, ["module:app", reason]),
+        (GuardedApp({"a": echo}), ["a", "its class is not that of create_app"]),
+        (
+            lambda scope, receive, send: None,
+            ["module:app", "the application was not created by create_app"],
+        ),
     ):
         monkeypatch.setattr(models, "find", lambda _, app=app: app)
         assert create(parse("module:app")) == (app, *expected)
@@ -773,6 +777,18 @@ def test_uvicorn_with_which_nothing_works(
     assert f" does not work: AttributeError: {owner.__name__} has no " in last_line
 
 
+def test_uvicorn_whose_requests_have_other_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(uvicorn_check.USED, "RequestResponseCycle", ("renamed",))
+    problem = uvicorn_check.problem_with_uvicorn(ASGI_PROTOCOL)
+    assert problem is not None and "has no attribute 'renamed'" in problem
+
+
+def test_uvicorn_that_responds_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(App, "__call__", GuardedApp.__call__)
+    problem = uvicorn_check.problem_with_uvicorn(ASGI_PROTOCOL)
+    assert problem is not None and "b'HTTP/1.1 500 Internal Server Error" in problem
+
+
 def test_uvicorn_with_which_the_protocol_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -794,10 +810,17 @@ def test_required_version_of_uvicorn_is_tested() -> None:
     assert f"uvicorn[standard]>={oldest}" in project["optional-dependencies"]["serve"]
 
 
-def test_protocol_of_another_application() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError
+async def guard(scope: Any, receive: Any, send: Any) -> None:
+    raise PermissionError
 
+
+class GuardedApp(App):
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        raise PermissionError
+
+
+@pytest.mark.parametrize("app", [guard, GuardedApp({"a": echo})])
+def test_protocol_of_another_application(app: Any) -> None:
     config = uvicorn.Config(app, ws="none", log_config=None)
     state: Any = uvicorn.server.ServerState()
     with contextlib.closing(asyncio.new_event_loop()) as loop:

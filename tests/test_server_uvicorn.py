@@ -54,10 +54,12 @@ from tensorwire.server import (
 )
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
+from tensorwire.server.asgi import App
 from tensorwire.server.body_memory import BodyMemory, Reservation
 from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.receiver import SCRATCH_NBYTES
 from tensorwire.server.socket_state import PeerState
+from tensorwire.server.states import LINGERING
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
 from tensorwire.server.uvicorn_connections import N_RESERVED_CONNECTIONS, connections_of
 from tensorwire.server.uvicorn_handshakes import accept_tls
@@ -103,13 +105,16 @@ def returns_coroutine(request: tw.InferRequest) -> Any:
     return async_echo(request)
 
 
-class RecordingApp(type(create_app({}))):  # type: ignore[misc]
-    """The application of `create_app`, which records the requests that pass through ASGI."""
+@pytest.fixture(autouse=True)
+def _recorded_asgi_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = App.__call__
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def record(self: Any, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             asgi_paths.append(scope["path"])
-        await super().__call__(scope, receive, send)
+        await call(self, scope, receive, send)
+
+    monkeypatch.setattr(App, "__call__", record)
 
 
 def make_app(**options: Any) -> Any:
@@ -123,9 +128,7 @@ def make_app(**options: Any) -> Any:
         "count": Model(count, in_event_loop=True),
         "coroutine": Model(returns_coroutine, in_event_loop=True),
     }
-    app = create_app(models, **options)
-    app.__class__ = RecordingApp
-    return app
+    return create_app(models, **options)
 
 
 @pytest.fixture(scope="module")
@@ -1648,6 +1651,22 @@ async def test_closed_connections_whose_clients_read_nothing_are_limited() -> No
     assert n_open <= 3 + N_RESERVED_CONNECTIONS
 
 
+async def test_connections_that_end_and_are_read_slowly_leave_room_for_health_checks() -> None:
+    config, state = configuration(limit_concurrency=3), ServerState()
+    for n in range(3 + N_RESERVED_CONNECTIONS):
+        protocol, transport = protocol_with_transport(config=config, state=state)
+        receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
+        await turns(2)
+        assert protocol.connection.state is LINGERING
+        assert transport.written[9:12] == (b"200" if n < 3 else b"503")
+        if n >= 3:
+            transport.written = b""  # the client need not read it: its system has it
+    protocol, transport = protocol_with_transport(config=config, state=state)
+    receive(protocol, b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    await turns(2)
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("is_last", [True, False])
 async def test_client_that_reads_a_reply_while_there_are_too_many_connections(
     is_last: bool,
@@ -1806,14 +1825,15 @@ async def test_generator_exit_of_a_future() -> None:
     """Python closes the coroutines that wait, so that there is no reply. The client must know."""
 
     async def model(_: Any) -> Any:
-        failed = asyncio.get_running_loop().create_future()
-        failed.set_exception(GeneratorExit())
+        loop = asyncio.get_running_loop()
+        failed = loop.create_future()
+        loop.call_soon(failed.set_exception, GeneratorExit())
         return await failed
 
     protocol, transport = protocol_with_transport(config=configuration(create_app({"m": model})))
     receive(protocol, request_bytes("m", np.arange(2)))
     [task] = protocol.server_state.tasks
-    await turns(3)
+    await turns(5)
     assert isinstance(task.exception(), GeneratorExit)
     assert transport.is_aborted
     assert protocol.server_state.tasks == set()

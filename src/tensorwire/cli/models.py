@@ -42,7 +42,9 @@ def create(chosen: argparse.Namespace) -> tuple[Any, str, str | None]:
         problem = f"{describe(error)}{format_failed_lines(error)}"
         raise UsageError(f"cannot load {chosen.models or 'echo'}: {problem}") from None
     if isinstance(app, App):
-        return app, ", ".join(sorted(app.models)), None
+        # InferProtocol does not call the application, which may do something else.
+        reason = None if type(app) is App else "its class is not that of create_app"
+        return app, ", ".join(sorted(app.models)), reason
     problem = "was not created by create_app"
     if chosen.grpc_port is not None:
         raise UsageError(f"{chosen.models} {problem}, which --grpc-port requires")

@@ -176,6 +176,7 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
     uvicorn: Any = import_module("uvicorn")
     reason = None if chosen.http == "fast" else "as requested"
     failure = None if reason else problem_with_uvicorn(FAST_PROTOCOL)
+    asgi_failure = problem_with_uvicorn(ASGI_PROTOCOL)  # now: later, the request would be logged
     chosen.http = ASGI_PROTOCOL if reason or failure else FAST_PROTOCOL
     server = Server(chosen, released)  # it configures the log
     if failure:
@@ -188,8 +189,8 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
 
     def announce(names: str, problem: str | None) -> None:
         why = reason or problem
-        if why is not None and (failure := problem_with_uvicorn(ASGI_PROTOCOL)) is not None:
-            raise UsageError(f"uvicorn {uvicorn.__version__} does not work: {failure}")
+        if why is not None and asgi_failure is not None:
+            raise UsageError(f"uvicorn {uvicorn.__version__} does not work: {asgi_failure}")
         listen(sockets, chosen.host, chosen.port)
         print_line(
             f"tensorwire {tw.__version__} serves {names} at {addresses} with "

@@ -303,8 +303,9 @@ class App(Service):
             if exchange.is_rejected:
                 reply = reply.closing()
             is_replying = True
+            is_counted = exchange._reserved is not None and exchange.has_memory
             end_at = time.monotonic() + (self.receive_timeout or math.inf)
-            sending = partial(self._send_in_time, send, end_at) if exchange.has_memory else send
+            sending = partial(self._send_in_time, send, end_at) if is_counted else send
             await _send_reply(sending, reply, self.zero_copy)
         except ClientDisconnectedError:
             return

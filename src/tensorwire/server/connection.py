@@ -347,11 +347,13 @@ class Connection:
 
     def blocked(self, n_unsent: int, now: float) -> None:
         """The client has not read enough: the next piece or reply waits. This bounds the memory."""
-        if self.state is SENDING and n_unsent >= self.n_unsent:  # it has read nothing since
-            return
-        if self.state is SENDING and self._must_release_memory(now):
-            self._abort()
-            return
+        if self.state is SENDING:
+            if n_unsent >= self.n_unsent:  # it has read nothing since
+                return
+            self._skip_blocked_time(now)
+            if self._must_release_memory(now):
+                self._abort()
+                return
         if self.state is SENDING or self.state in BETWEEN_REPLIES:
             self._enter(SENDING, now)
         self.n_unsent = n_unsent
@@ -428,7 +430,9 @@ class Connection:
     def _skip_blocked_time(self, now: float) -> None:
         """Do not count the time after the deadline, in which the event loop was blocked."""
         if now > self.deadline + _BLOCKED_SECONDS:
-            self.since, self.deadline = self.since + now - self.deadline, now
+            blocked_seconds, self.deadline = now - self.deadline, now
+            self.since += blocked_seconds
+            self.sending_since += blocked_seconds
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in UNTIMED:

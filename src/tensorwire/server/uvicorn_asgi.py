@@ -19,7 +19,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .asgi import IS_SILENT
+from .asgi import IS_SILENT, App
 from .body import DEFAULT_RECEIVE_TIMEOUT
 from .body_memory import TICK_SECONDS, is_silent, outstanding_nbytes
 from .connection import FIRST_REQUEST_SECONDS, RECEIVE_SECONDS
@@ -290,10 +290,13 @@ class AsgiProtocol(HttpToolsProtocol):
 
 
 def service_of(app: Any) -> Service | None:
-    """Return the application of ``create_app`` that uvicorn has loaded; None for any other."""
+    """Return the application of ``create_app`` that uvicorn has loaded; None for any other.
+
+    A subclass may respond in another way.
+    """
     if isinstance(app, ProxyHeadersMiddleware):  # uvicorn adds it
         app = app.app
-    return app if isinstance(app, Service) else None
+    return app if type(app) is App else None
 
 
 def limit_unsent(transport: Any) -> None:

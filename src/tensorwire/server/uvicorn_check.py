@@ -25,11 +25,15 @@ USED = {
         *("handle_websocket_upgrade", "on_response_complete", "send_400_response", "shutdown"),
         *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required"),
     ),
+    "RequestResponseCycle": (
+        *("body", "disconnected", "message_event", "more_body"),
+        *("response_complete", "response_started"),
+    ),
 }
 """The attributes, by class, that are used or replaced, but perhaps not for the tried request.
 
 ``tensorwire serve`` needs those of the first classes with any protocol, and `AsgiProtocol` those of
-the last one.
+the last two.
 """
 
 _BODY = b'{"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [5]}]}'
@@ -73,12 +77,6 @@ async def _answer_one_request(loop: _Loop, http: str) -> None:
     await server.startup(sockets=[None])
     await server.on_tick(0)
     protocol = loop.make_protocol()
-    used = [config, server, state, server.lifespan]
-    if isinstance(protocol, HttpToolsProtocol):  # a plain one has nothing of `AsgiProtocol`
-        used.append(HttpToolsProtocol(config, state, {}, loop))
-    for each in used:
-        for name in USED[type(each).__name__]:
-            getattr(each, name)
     transport = _Transport()
     protocol.connection_made(transport)
     sent = _REQUEST % (len(_BODY), _BODY)
@@ -88,8 +86,14 @@ async def _answer_one_request(loop: _Loop, http: str) -> None:
     else:
         protocol.data_received(sent)
     is_counted = protocol in state.connections
-    while not transport.written.endswith(b"}"):
+    while not (transport.written.endswith(b"}") or transport.is_closed):
         await asyncio.sleep(0)
+    used = [config, server, state, server.lifespan]
+    if isinstance(protocol, HttpToolsProtocol):  # a plain one has nothing of `AsgiProtocol`
+        used += [HttpToolsProtocol(config, state, {}, loop), protocol.cycle]
+    for each in used:
+        for name in USED[type(each).__name__]:
+            getattr(each, name)
     protocol.shutdown()
     protocol.connection_lost(None)
     answer = transport.written
@@ -111,6 +115,7 @@ class _Transport(asyncio.Transport):
     """Keeps what is written."""
 
     written = b""
+    is_closed = False
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -121,8 +126,11 @@ class _Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
+    def close(self) -> None:
+        self.is_closed = True
+
     def _ignore(self, *_: Any, **__: Any) -> None:
         """Everything is sent at once, and nothing is received after the request."""
 
-    write_eof = close = abort = pause_reading = resume_reading = _ignore
-    set_write_buffer_limits = _ignore
+    abort = close
+    write_eof = pause_reading = resume_reading = set_write_buffer_limits = _ignore

@@ -91,10 +91,15 @@ class Connections:
         if limit is None or len(self.open) <= limit:
             return True
         self._close_idle(new, now)
-        # The one that was closed may have been beyond the limit, too.
+        # The one that was closed may have been beyond the limit, too. Those that end count while
+        # their clients read: they stay, and must leave room for health checks.
         ordinary = (each for each in self.open if each is not new and not each.is_excess)
-        states = [each.connection.state for each in ordinary]
-        new.is_excess = sum(each not in ENDING for each in states) >= limit
+        busy = (
+            each
+            for each in ordinary
+            if each.connection.state not in ENDING or unsent_nbytes(each.transport) > 1
+        )
+        new.is_excess = sum(1 for _ in busy) >= limit
         # `open` has closed connections, too, until their clients have read the rest.
         while len(self.open) > limit + N_RESERVED_CONNECTIONS:
             if not self._abort_one(new, now):
