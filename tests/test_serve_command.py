@@ -718,13 +718,11 @@ def test_memory_of_a_64_mb_echo(tmp_path: Path, interface: str) -> None:
 
 
 def test_application_for_which_asgi_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "the application was not created by create_app"
     for app, expected in (
         (create_app({"a": echo, "b": echo}), ["a, b", None]),
-        (GuardedApp({"a": echo}), ["a", "its class is not that of create_app"]),
-        (
-            lambda scope, receive, send: None,
-            ["module:app", "the application was not created by create_app"],
-        ),
+        (GuardedApp({"a": echo}), ["module:app", reason]),
+        (lambda scope, receive, send: None, ["module:app", reason]),
     ):
         monkeypatch.setattr(models, "find", lambda _, app=app: app)
         assert create(parse("module:app")) == (app, *expected)
@@ -824,7 +822,9 @@ def test_protocol_of_another_application(app: Any) -> None:
     config = uvicorn.Config(app, ws="none", log_config=None)
     state: Any = uvicorn.server.ServerState()
     with contextlib.closing(asyncio.new_event_loop()) as loop:
-        assert isinstance(InferProtocol(config, state, {}, loop), AsgiProtocol)
+        protocol: Any = InferProtocol(config, state, {}, loop)
+        assert isinstance(protocol, AsgiProtocol)
+        assert (protocol.service is None) is (app is guard)  # it has the limits of time
 
 
 def test_signals_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:

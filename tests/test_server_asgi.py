@@ -188,16 +188,6 @@ def test_messages_without_optional_members() -> None:
     assert sent[0]["status"] == 200
 
 
-@pytest.mark.parametrize("is_needed", [False, True])
-async def test_client_that_reads_for_too_long_keeps_no_memory_that_others_need(
-    is_needed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app = create_app({"echo": async_echo}, receive_timeout=1e-6)
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.zeros(80_000, np.int8))]))
-    monkeypatch.setattr(app.body_memory, "is_needed", lambda _: is_needed)
-    assert (await exchange(app, **inference(frame=frame))).status == (0 if is_needed else 200)
-
-
 @pytest.mark.parametrize("is_compressed", [False, True])
 async def test_client_that_does_not_read_keeps_no_memory_that_others_need(
     monkeypatch: pytest.MonkeyPatch, is_compressed: bool

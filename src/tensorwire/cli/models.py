@@ -41,10 +41,8 @@ def create(chosen: argparse.Namespace) -> tuple[Any, str, str | None]:
     except BaseException as error:  # a module may raise SystemExit
         problem = f"{describe(error)}{format_failed_lines(error)}"
         raise UsageError(f"cannot load {chosen.models or 'echo'}: {problem}") from None
-    if isinstance(app, App):
-        # InferProtocol does not call the application, which may do something else.
-        reason = None if type(app) is App else "its class is not that of create_app"
-        return app, ", ".join(sorted(app.models)), reason
+    if type(app) is App:  # InferProtocol and gRPC do not call it, so it must not be a subclass
+        return app, ", ".join(sorted(app.models)), None
     problem = "was not created by create_app"
     if chosen.grpc_port is not None:
         raise UsageError(f"{chosen.models} {problem}, which --grpc-port requires")

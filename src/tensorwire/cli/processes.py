@@ -253,13 +253,13 @@ def work(
             time.sleep(_BEAT_SECONDS)
 
     def started() -> None:
-        # A model may hold the GIL from now on. uvicorn would not wait for requests if an interrupt
-        # is the second signal. Programs that a model starts do not inherit the handler.
+        # uvicorn would not wait for requests if an interrupt is the second signal. Programs that a
+        # model starts do not inherit the handler.
         signal.signal(signal.SIGINT, lambda *_: None)
-        send(server.started)
+        send(server.started)  # a model may hold the GIL from now on
 
     # A terminal sends SIGINT, or SIGHUP when it closes, to all processes, but they are for the
-    # first one. Until this one serves, an interrupt ends it without a traceback.
+    # first one. While this one loads the models, an interrupt ends it without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)

@@ -177,6 +177,9 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
     reason = None if chosen.http == "fast" else "as requested"
     failure = None if reason else problem_with_uvicorn(FAST_PROTOCOL)
     asgi_failure = problem_with_uvicorn(ASGI_PROTOCOL)  # now: later, the request would be logged
+    unusable = UsageError(f"uvicorn {uvicorn.__version__} does not work: {asgi_failure}")
+    if asgi_failure and (reason or failure):
+        raise unusable
     chosen.http = ASGI_PROTOCOL if reason or failure else FAST_PROTOCOL
     server = Server(chosen, released)  # it configures the log
     if failure:
@@ -189,8 +192,8 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
 
     def announce(names: str, problem: str | None) -> None:
         why = reason or problem
-        if why is not None and asgi_failure is not None:
-            raise UsageError(f"uvicorn {uvicorn.__version__} does not work: {asgi_failure}")
+        if asgi_failure and problem:
+            raise unusable
         listen(sockets, chosen.host, chosen.port)
         print_line(
             f"tensorwire {tw.__version__} serves {names} at {addresses} with "

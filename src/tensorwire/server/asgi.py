@@ -7,8 +7,6 @@ without a framework. ``App`` is ``create_app``.
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import suppress
 from functools import partial
@@ -304,8 +302,7 @@ class App(Service):
                 reply = reply.closing()
             is_replying = True
             is_counted = exchange._reserved is not None and exchange.has_memory
-            end_at = time.monotonic() + (self.receive_timeout or math.inf)
-            sending = partial(self._send_in_time, send, end_at) if is_counted else send
+            sending = partial(self._send_in_time, send) if is_counted else send
             await _send_reply(sending, reply, self.zero_copy)
         except ClientDisconnectedError:
             return
@@ -319,17 +316,14 @@ class App(Service):
         finally:
             exchange.close()
 
-    async def _send_in_time(self, send: Send, end_at: float, message: AsgiMessage) -> None:
-        """Send a message, unless it or the whole reply takes too long while others need memory.
+    async def _send_in_time(self, send: Send, message: AsgiMessage) -> None:
+        """Send a message, unless that takes too long while others need memory.
 
         Raises ClientDisconnectedError: the client has not read the previous part of the reply.
         """
         call_later = asyncio.get_running_loop().call_later
         timer: asyncio.TimerHandle
         n_refused = self.body_memory.n_refused
-        slow = ClientDisconnectedError("the client does not read the reply in time")
-        if time.monotonic() >= end_at and self.body_memory.is_needed(n_refused):
-            raise slow
 
         def check() -> None:
             nonlocal timer, n_refused
@@ -345,7 +339,7 @@ class App(Service):
                 await send(message)
         except TimeoutError:
             if timeout.expired():
-                raise slow from None
+                raise ClientDisconnectedError("the client does not read the reply") from None
             raise
         finally:
             timer.cancel()

@@ -25,7 +25,7 @@ TICK_SECONDS = 1.0
 _N_TICKS = 5
 PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
 _MIN_UNRECEIVED_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
-_MAX_N_AHEAD = 16  # how many bodies may allocate a step, a 64th of the limit, that is not counted
+_MAX_N_AHEAD = 16  # how many bodies may allocate a step that is not counted: a quarter of the limit
 _MAX_TLS_BUFFER_NBYTES = 1 << 20  # what a TLS transport may have received after it was paused
 
 _CGROUPS = Path("/sys/fs/cgroup")

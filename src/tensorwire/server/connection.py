@@ -132,7 +132,7 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        self.sending_since = now  # that reply
+        self.sending_since = now  # when the last state SENDING began
         # Bytes that were not sent at the last `blocked`, or the fewest at the ticks of LINGERING or
         # CLOSING: if there are fewer now, the client has read. It is infinite if nothing was
         # counted since a piece was sent, or since the state was entered.
@@ -222,9 +222,9 @@ class Connection:
         During a shutdown, only the time of the client is limited.
         """
         timeout = self.service.receive_timeout
-        is_slow = is_slow or (timeout is not None and now >= self.sending_since + timeout)
+        is_late = timeout is not None and now >= self.sending_since + timeout
         has_memory = bool(self.requests) and self.requests[0].has_memory
-        if not (is_slow and has_memory and self.grace_left == math.inf):
+        if not ((is_slow or is_late) and has_memory and self.grace_left == math.inf):
             return False
         return self.service.body_memory.is_needed(self.n_refused)
 
@@ -317,7 +317,7 @@ class Connection:
             else:
                 pieces = chain((first,), pieces)
             self.output.append(head)
-            self.pieces, self.sending_since = pieces, now
+            self.pieces = pieces
             self._enter(SENDING, now)
             return
         else:
@@ -397,6 +397,8 @@ class Connection:
             if self.grace_left < math.inf:
                 self._spend_grace(now)
             self.since = now
+        if state is SENDING and self.state is not SENDING:
+            self.sending_since = now
         self.state, self.n_unsent = state, math.inf
         self._set_deadline(now)
 

@@ -67,7 +67,7 @@ class OpenCalls:
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
         self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
         self.n_begun = 0  # since the start
-        # Of streams that wait for a message, and of other calls whose message has not arrived.
+        # Timeouts of streams that wait for a message, and of calls whose message has not arrived.
         self.waiting: set[asyncio.Timeout] = set()
         self.arriving: set[asyncio.Timeout] = set()
         self.is_ending = asyncio.Event()
@@ -101,8 +101,8 @@ class OpenCalls:
         collection.
         """
         text, status = self._service.describe_failure(error)
-        other = grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL
-        context.set_code(CODES.get(status, other))
+        default = grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL
+        context.set_code(CODES.get(status, default))
         context.set_details(text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore"))
         return b""
 

@@ -55,10 +55,9 @@ MODEL_PATH = re.compile(
 # The limits of a request besides those of OverloadedError.
 LIMITS_BY_STATUS = {408: "receive_timeout", 413: "max_body_nbytes", 414: "headers", 431: "headers"}
 MAX_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
-# glibc keeps freed blocks of less than this size for later requests after a block of this size was
-# freed, which need not have pages. By default, it returns blocks of 128 KiB or more to the kernel.
-# To clear and map new pages for each request of 1 MB would take longer than everything else. Larger
-# blocks have huge pages, which take less time.
+# Freed blocks of less than this size are kept for later requests. By default, glibc returns blocks
+# of 128 KiB or more to the kernel. To clear and map new pages for each request of 1 MB would take
+# longer than everything else. Larger blocks have huge pages, which take less time.
 _KEPT_NBYTES = 4 << 20
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -212,7 +211,7 @@ class Service:
             self.routes.setdefault(path, (endpoint, None))  # a model may have the name "stats"
         if metrics:
             self.routes["/metrics"] = "metrics", None
-        np.empty(_KEPT_NBYTES, np.uint8)
+        np.empty(_KEPT_NBYTES, np.uint8)  # glibc keeps blocks smaller than the largest freed one
 
     def _add(self, name: str, function: ModelFunction | Model) -> None:
         check_type("the name of a model", name, str, "a str")

@@ -31,6 +31,7 @@ from .socket_state import PeerState, peer_state, unreceived_nbytes, unsent_nbyte
 from .states import ABORTED, CLOSING, ENDING, READY, RUNNING, SENDING, STALLED
 
 try:
+    from .asgi import App
     from .connection import RECEIVE_SECONDS, Connection, Options
     from .receiver import MAX_PARTS_PER_READ, Request
     from .uvicorn_asgi import AsgiProtocol, limit_unsent, service_of
@@ -64,7 +65,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     def __new__(cls, config: Any, *args: Any, **options: Any) -> Any:
         if not config.loaded:
             config.load()
-        if service_of(config.loaded_app) is None:
+        if type(service_of(config.loaded_app)) is not App:  # a subclass may respond in another way
             return AsgiProtocol(config, *args, **options)
         return super().__new__(cls)
 
@@ -246,7 +247,7 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self._reply(reply)
         except BaseException:  # of a handler of the log, for example
             request.close()
-            with suppress(RuntimeError):  # the event loop is closed, which raises GeneratorExit
+            with suppress(RuntimeError):  # if the event loop is closed, which raises GeneratorExit
                 self.transport.abort()
             raise
         finally:

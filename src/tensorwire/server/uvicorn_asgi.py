@@ -19,7 +19,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .asgi import IS_SILENT, App
+from .asgi import IS_SILENT
 from .body import DEFAULT_RECEIVE_TIMEOUT
 from .body_memory import TICK_SECONDS, is_silent, outstanding_nbytes
 from .connection import FIRST_REQUEST_SECONDS, RECEIVE_SECONDS
@@ -115,7 +115,6 @@ class AsgiProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._disconnect()
         self._unset_keepalive_if_required()
-        super().connection_lost(exc)
         # What refers to this object would keep all memory until a garbage collection.
         self.parser = None
         for timer in (self.watching, self.polling):
@@ -123,6 +122,7 @@ class AsgiProtocol(HttpToolsProtocol):
                 timer.cancel()
         if self.is_tls:
             self.transport.on_close = lambda: None
+        super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -172,6 +172,7 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
+        self.parser = None  # there is no `connection_lost`
         self.unparsed = memoryview(b"")  # uvicorn, too, drops what arrives before its response
 
     def _disconnect(self) -> None:
@@ -290,13 +291,10 @@ class AsgiProtocol(HttpToolsProtocol):
 
 
 def service_of(app: Any) -> Service | None:
-    """Return the application of ``create_app`` that uvicorn has loaded; None for any other.
-
-    A subclass may respond in another way.
-    """
+    """Return the application of ``create_app`` that uvicorn has loaded; None for any other."""
     if isinstance(app, ProxyHeadersMiddleware):  # uvicorn adds it
         app = app.app
-    return app if type(app) is App else None
+    return app if isinstance(app, Service) else None
 
 
 def limit_unsent(transport: Any) -> None:

@@ -25,6 +25,11 @@ USED = {
         *("handle_websocket_upgrade", "on_response_complete", "send_400_response", "shutdown"),
         *("_should_upgrade", "_start_asgi_task", "_unset_keepalive_if_required"),
     ),
+    "AsgiProtocol": ("url",),
+    "FlowControl": (
+        *("drain", "pause_reading", "resume_reading", "pause_writing", "resume_writing"),
+        *("read_paused", "write_paused"),
+    ),
     "RequestResponseCycle": (
         *("body", "disconnected", "message_event", "more_body"),
         *("response_complete", "response_started"),
@@ -32,8 +37,7 @@ USED = {
 }
 """The attributes, by class, that are used or replaced, but perhaps not for the tried request.
 
-``tensorwire serve`` needs those of the first classes with any protocol, and `AsgiProtocol` those of
-the last two.
+``tensorwire serve`` needs those up to ``LifespanOff`` with any protocol, and `AsgiProtocol` all.
 """
 
 _BODY = b'{"inputs": [{"name": "x", "datatype": "INT32", "shape": [1], "data": [5]}]}'
@@ -59,6 +63,7 @@ def problem_with_uvicorn(protocol: str) -> str | None:
 
 async def _answer_one_request(loop: _Loop, http: str) -> None:
     # The modules may fail, too.
+    from uvicorn.protocols.http.flow_control import FlowControl  # noqa: PLC0415
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol  # noqa: PLC0415
 
     from .asgi import App  # noqa: PLC0415
@@ -90,7 +95,8 @@ async def _answer_one_request(loop: _Loop, http: str) -> None:
         await asyncio.sleep(0)
     used = [config, server, state, server.lifespan]
     if isinstance(protocol, HttpToolsProtocol):  # a plain one has nothing of `AsgiProtocol`
-        used += [HttpToolsProtocol(config, state, {}, loop), protocol.cycle]
+        plain = HttpToolsProtocol(config, state, {}, loop)
+        used += [plain, protocol, protocol.cycle, FlowControl(transport)]
     for each in used:
         for name in USED[type(each).__name__]:
             getattr(each, name)

@@ -91,15 +91,9 @@ class Connections:
         if limit is None or len(self.open) <= limit:
             return True
         self._close_idle(new, now)
-        # The one that was closed may have been beyond the limit, too. Those that end count while
-        # their clients read: they stay, and must leave room for health checks.
+        # The one that was closed may have been beyond the limit, too.
         ordinary = (each for each in self.open if each is not new and not each.is_excess)
-        busy = (
-            each
-            for each in ordinary
-            if each.connection.state not in ENDING or unsent_nbytes(each.transport) > 1
-        )
-        new.is_excess = sum(1 for _ in busy) >= limit
+        new.is_excess = sum(map(_is_busy, ordinary)) >= limit
         # `open` has closed connections, too, until their clients have read the rest.
         while len(self.open) > limit + N_RESERVED_CONNECTIONS:
             if not self._abort_one(new, now):
@@ -166,6 +160,11 @@ class Connections:
             each.settle()
             return True
         return False
+
+
+def _is_busy(member: Member) -> bool:
+    """Whether a connection does not end, or its client reads: it stays open for that."""
+    return member.connection.state not in ENDING or unsent_nbytes(member.transport) > 1
 
 
 def _has_unreceived(member: Member) -> bool:
