@@ -905,6 +905,51 @@ def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
     assert reader.is_open is (n_read > 64 << 10)
 
 
+def with_reply_in_the_system(is_tls: bool = False) -> Client:
+    """Return a client that has not read a large reply, all of which the server has sent."""
+    client = Client(connected().app, 0.0, is_tls=is_tls)
+    client.to_send = request_bytes(1, 1500 * KiB)
+    client.send(2 << 20)
+    client.serve()
+    assert client.connection.state is WAITING
+    client.n_kept = 500_000
+    return client
+
+
+@pytest.mark.parametrize("is_tls", [True, False])
+def test_keep_alive_begins_when_the_client_has_read_a_large_reply(is_tls: bool) -> None:
+    """To close the connection while the next request arrives would destroy the reply."""
+    client = with_reply_in_the_system(is_tls)
+    for _ in range(20):
+        client.n_kept -= 20_000
+        client.wait(1)
+        assert client.is_open and not client.connection.may_be_closed
+    client.n_kept = 0
+    client.wait(1)
+    assert client.connection.may_be_closed
+    client.wait(KEEP_ALIVE - 1)
+    assert client.is_open
+    client.wait(1)
+    assert not client.is_open
+
+
+def test_client_that_stops_reading_a_large_reply_that_was_sent() -> None:
+    client = with_reply_in_the_system()
+    client.wait(1)
+    client.n_kept -= 1
+    client.wait(20)
+    assert client.ended_at == 2 + KEEP_ALIVE
+
+
+def test_client_that_reads_a_large_reply_that_was_sent_during_a_shutdown() -> None:
+    client = with_reply_in_the_system()
+    client.connection.shut_down(0.0)
+    while client.is_open and client.now < 2 * GRACE:
+        client.n_kept -= 1000
+        client.wait(0.5)
+    assert client.ended_at == GRACE
+
+
 @pytest.mark.parametrize("others_wait", [True, False])
 @pytest.mark.parametrize("has_tick", [True, False])
 def test_reply_that_is_read_for_too_long(has_tick: bool, others_wait: bool) -> None:

@@ -791,6 +791,20 @@ def test_metadata_up_to_the_limit_are_accepted(server: ServedApp) -> None:
     assert error[0] == Code.RESOURCE_EXHAUSTED
 
 
+async def test_metadata_of_a_client_that_does_not_acknowledge_the_limit() -> None:
+    """grpcio accepts up to 16 MiB from it."""
+    calls = served.InferenceService(create_app({})).calls
+    respond = AsyncMock(return_value=b"response")
+    context = Mock(**{"invocation_metadata.return_value": (("a", "b" * 9000), ("c", "d" * 7318))})
+    assert await calls.method(respond)(None, context) == b"response"
+    context.invocation_metadata.return_value += (("e", b""),)
+    assert await calls.method(respond)(None, context) == b""
+    respond.assert_awaited_once()
+    context.set_code.assert_called_once_with(grpc.StatusCode.RESOURCE_EXHAUSTED)
+    text = "the metadata of the call have 16417 bytes; the limit is 16384"
+    context.set_details.assert_called_once_with(text)
+
+
 def test_burst_of_calls_while_the_event_loop_is_blocked() -> None:
     """grpcio would cancel some of more than 1000 calls."""
     released = threading.Event()
@@ -890,6 +904,7 @@ async def test_request_whose_deadline_has_expired(method: str) -> None:
 
     context = AsyncMock(**{"read.side_effect": [message("m"), grpc.aio.EOF]})
     context.time_remaining = Mock(return_value=0.0)
+    context.invocation_metadata = Mock(return_value=())
     context.set_code, context.set_details = Mock(), Mock()
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
     respond = service.calls.method(getattr(service, method))

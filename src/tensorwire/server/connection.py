@@ -133,9 +133,10 @@ class Connection:
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
         self.sending_since = now  # when the last state SENDING began
-        # Bytes that were not sent at the last `blocked`, or the fewest at the ticks of LINGERING or
-        # CLOSING: if there are fewer now, the client has read. It is infinite if nothing was
-        # counted since a piece was sent, or since the state was entered.
+        # Bytes that were not sent at the last `blocked` or tick of WAITING, or the fewest at the
+        # ticks of LINGERING or CLOSING: if there are fewer now, the client has read. It is infinite
+        # if nothing was counted since a piece was sent, or since the state was entered; and 0 in
+        # WAITING if there was no large reply.
         self.n_unsent: float = 0
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
@@ -191,7 +192,7 @@ class Connection:
         elif self.state in (LINGERING, CLOSING):
             self._tick_ending(now, n_unsent)
         elif self.state is WAITING:
-            self.close(now)
+            self._tick_waiting(now, n_unsent)
         elif self.state in ARRIVING:
             self._set_deadline(now)
             if now >= self.deadline:
@@ -215,6 +216,16 @@ class Connection:
             self._set_deadline(now)
             if now >= self.deadline:
                 self._abort()
+
+    def _tick_waiting(self, now: float, n_unsent: int) -> None:
+        """Close if no request has arrived in time, which begins when the client has read."""
+        n_before, self.n_unsent = self.n_unsent, min(self.n_unsent, n_unsent if n_unsent > 1 else 0)
+        if self.n_unsent < n_before and (self.n_unsent > 0 or n_before < math.inf):  # it has read
+            self._spend_grace(now)
+            self.since = now
+        self._set_deadline(now)
+        if now >= self.deadline:
+            self.close(now)
 
     def _must_release_memory(self, now: float, is_slow: bool = False) -> bool:
         """Whether others need the memory of a reply that is read slowly, or for too long.
@@ -290,7 +301,8 @@ class Connection:
     @property
     def may_be_closed(self) -> bool:
         """Whether the connection waits for a request, or for the rest of its head."""
-        return not self.requests and self.state in (WAITING, RECEIVING)
+        is_unread = self.state is WAITING and self.n_unsent > 0
+        return not (self.requests or is_unread) and self.state in (WAITING, RECEIVING)
 
     def start(self) -> Request:
         """Return the request to run in the state READY. ``reply`` takes its reply."""
@@ -399,7 +411,8 @@ class Connection:
             self.since = now
         if state is SENDING and self.state is not SENDING:
             self.sending_since = now
-        self.state, self.n_unsent = state, math.inf
+        is_read = state is WAITING and self.state not in (SENDING, WAITING)
+        self.state, self.n_unsent = state, 0 if is_read else math.inf
         self._set_deadline(now)
 
     def _set_deadline(self, now: float) -> None:
@@ -423,7 +436,8 @@ class Connection:
             grace_left -= self.options.grace_seconds / 5
         self.deadline = self.since + max(0.0, min(seconds, grace_left))
         # During a shutdown, all states have ticks, which show that the event loop was blocked.
-        if state in (STALLED, LINGERING, CLOSING) or grace_left < math.inf:
+        is_unread = state is WAITING and self.n_unsent > 0
+        if state in (STALLED, LINGERING, CLOSING) or is_unread or grace_left < math.inf:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         if state is SENDING:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)

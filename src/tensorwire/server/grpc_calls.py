@@ -21,6 +21,9 @@ MAX_DETAILS_NBYTES = 2000
 # The limit of messages without tensors; the length of the longest name of a model is added. They
 # are read in the event loop.
 MAX_SMALL_NBYTES = 4096
+# Of a call, as HTTP/2 counts them. By default, grpcio rejects some of more than 8 KiB, at random.
+MAX_METADATA_NBYTES = 16 << 10
+_METADATA_ENTRY_NBYTES = 32  # RFC 9113, section 6.5.2
 N_RESERVED = 16  # connections and calls without inference, beyond limit_concurrency
 _EOF_SECONDS = 0.1  # in which a stream ends that has had all responses, during a shutdown
 _SMALL_SECONDS = 5.0  # in which a message without tensors must arrive
@@ -44,6 +47,18 @@ def check_length(message: bytes, max_nbytes: int) -> None:
     """Raise the error of a message that is too long, whose words clients of grpcio recognize."""
     if len(message) > max_nbytes:
         text = f"SERVER: Received message larger than max ({len(message)} vs. {max_nbytes})"
+        raise TensorwireError(text, status=413)
+
+
+def check_metadata(context: Any) -> None:
+    """Raise the error of metadata that are too long.
+
+    grpcio accepts up to 16 MiB from a client that does not acknowledge the limit of the server.
+    """
+    metadata = context.invocation_metadata() or ()
+    nbytes = sum(len(name) + len(value) + _METADATA_ENTRY_NBYTES for name, value in metadata)
+    if nbytes > MAX_METADATA_NBYTES:
+        text = f"the metadata of the call have {nbytes} bytes; the limit is {MAX_METADATA_NBYTES}"
         raise TensorwireError(text, status=413)
 
 
@@ -77,6 +92,7 @@ class OpenCalls:
 
         async def method(_: Any, context: Any) -> Any:
             try:
+                check_metadata(context)
                 return await respond(context)
             except grpc.aio.InternalError:  # a response cannot be sent: the client is gone
                 raise asyncio.CancelledError from None

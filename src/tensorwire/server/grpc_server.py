@@ -14,7 +14,7 @@ import grpc.aio
 from ..grpc_messages import MAX_MESSAGE_NBYTES
 from .errors import log
 from .grpc import InferenceService
-from .grpc_calls import N_RESERVED, OpenCalls, end_now
+from .grpc_calls import MAX_METADATA_NBYTES, N_RESERVED, OpenCalls, end_now
 from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS, Service
 
 # A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
@@ -29,8 +29,6 @@ _WINDOW_NBYTES, _LIMITED_WINDOW_NBYTES = 4 << 20, 64 << 10
 # How many calls may wait until the event loop accepts them, for any time. By default, grpcio
 # cancels some of more than 1000, and those that wait for 30 seconds.
 _MAX_PENDING = 20_000
-# The headers of a call. By default, grpcio rejects some calls with more than 8 KiB, at random.
-_MAX_METADATA_NBYTES = 16 << 10
 # A connection without calls is closed after this time, or `receive_timeout` if that is longer.
 # grpcio does not count a call whose response is in its buffers: the client may be reading it.
 _IDLE_SECONDS = 60.0
@@ -160,8 +158,8 @@ def server_options(
         ("grpc.server.max_pending_requests", _MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
         ("grpc.server_max_unrequested_time_in_server", int(FOREVER_SECONDS)),
-        ("grpc.max_metadata_size", _MAX_METADATA_NBYTES),
-        ("grpc.absolute_max_metadata_size", _MAX_METADATA_NBYTES),
+        ("grpc.max_metadata_size", MAX_METADATA_NBYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_NBYTES),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", window),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),

@@ -152,7 +152,7 @@ class Connections:
         ending.sort(key=lambda each: each.connection.since)
         idle = sorted(self._idle(new), key=lambda each: not each.is_excess)
         waiting = (each for each in idle if not _has_unreceived(each))
-        read = (each for each in chain(ending, waiting) if unsent_nbytes(each.transport) <= 1)
+        read = (each for each in chain(ending, waiting) if _is_read(each))
         stopped = (each for each in ending if each.connection.since <= now - _PROGRESS_SECONDS)
         for each in chain(read, stopped):
             self.open.discard(each)
@@ -164,7 +164,14 @@ class Connections:
 
 def _is_busy(member: Member) -> bool:
     """Whether a connection does not end, or its client reads: it stays open for that."""
-    return member.connection.state not in ENDING or unsent_nbytes(member.transport) > 1
+    return member.connection.state not in ENDING or not _is_read(member)
+
+
+def _is_read(member: Member) -> bool:
+    """Whether the client has read everything. If it ends, the last tick has looked."""
+    connection = member.connection
+    is_known = connection.state in ENDING and connection.n_unsent < math.inf
+    return (connection.n_unsent if is_known else unsent_nbytes(member.transport)) <= 1
 
 
 def _has_unreceived(member: Member) -> bool:
