@@ -1599,6 +1599,19 @@ async def test_request_that_has_arrived_while_the_event_loop_was_blocked(
     assert all(transport.is_closed for _, transport in pairs[1:])
 
 
+async def test_client_that_reads_a_reply_does_not_make_room_for_a_new_one() -> None:
+    config, state = configuration(limit_concurrency=3), ServerState()
+    pairs = [protocol_with_transport(config=config, state=state) for _ in range(3)]
+    for protocol, _ in pairs:
+        protocol.connection.since -= 2
+    reading = pairs[0][1]
+    reading.written = b"unread"
+    for _ in range(50):
+        protocol_with_transport(config=config, state=state)
+    assert not (reading.is_closed or reading.is_aborted)
+    assert all(transport.is_closed for _, transport in pairs[1:])
+
+
 async def test_unfinished_bodies_beyond_the_limit_do_not_stop_others() -> None:
     """Its requests need no body. The first three connections stay open."""
     config, state = configuration(limit_concurrency=3), ServerState()
@@ -1655,7 +1668,7 @@ async def test_connections_that_end_and_are_read_slowly_leave_room_for_health_ch
     config, state = configuration(limit_concurrency=3), ServerState()
     for n in range(3 + N_RESERVED_CONNECTIONS):
         protocol, transport = protocol_with_transport(config=config, state=state)
-        receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
+        receive(protocol, request_bytes("echo", np.arange(1000), "Connection: close\r\n"))
         await turns(2)
         assert protocol.connection.state is LINGERING
         assert transport.written[9:12] == (b"200" if n < 3 else b"503")
@@ -1681,8 +1694,9 @@ async def test_client_that_reads_a_reply_while_there_are_too_many_connections(
     assert not transport.is_aborted
     for each in others:
         each.written = b"unread"
-    protocol.connection.since -= 3  # it has stopped reading
-    protocol_with_transport(config=config, state=state)
+    for _ in range(2):  # first, an idle one is closed
+        protocol.connection.since -= 3  # it has stopped reading
+        protocol_with_transport(config=config, state=state)
     assert transport.is_aborted
 
 

@@ -133,11 +133,11 @@ class Connection:
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
         self.sending_since = now  # when the last state SENDING began
-        # Bytes that were not sent at the last `blocked` or tick of WAITING, or the fewest at the
-        # ticks of LINGERING or CLOSING: if there are fewer now, the client has read. It is infinite
-        # if nothing was counted since a piece was sent, or since the state was entered; and 0 in
-        # WAITING if there was no large reply.
+        # Bytes that were not sent at the last `blocked`, or the fewest at the ticks of WAITING,
+        # LINGERING or CLOSING: if there are fewer now, the client has read. It is infinite if
+        # nothing was counted since a piece was sent, or since the state was entered.
         self.n_unsent: float = 0
+        self.may_be_unread = False  # a large reply that was sent, until a tick of WAITING
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
     # --- what happens ----------------------------------------------------------------------------
@@ -219,10 +219,10 @@ class Connection:
 
     def _tick_waiting(self, now: float, n_unsent: int) -> None:
         """Close if no request has arrived in time, which begins when the client has read."""
-        n_before, self.n_unsent = self.n_unsent, min(self.n_unsent, n_unsent if n_unsent > 1 else 0)
-        if self.n_unsent < n_before and (self.n_unsent > 0 or n_before < math.inf):  # it has read
+        if self.may_be_unread and n_unsent < self.n_unsent:
             self._spend_grace(now)
             self.since = now
+            self.n_unsent, self.may_be_unread = n_unsent, n_unsent > 1
         self._set_deadline(now)
         if now >= self.deadline:
             self.close(now)
@@ -260,6 +260,7 @@ class Connection:
         One more request is accepted on an idle connection, and behind a large reply whose head has
         been sent without `Connection: close`.
         """
+        self._skip_blocked_time(now)
         self._spend_grace(now)
         self.since = now
         self.grace_left = min(self.grace_left, self.options.grace_seconds)
@@ -301,8 +302,7 @@ class Connection:
     @property
     def may_be_closed(self) -> bool:
         """Whether the connection waits for a request, or for the rest of its head."""
-        is_unread = self.state is WAITING and self.n_unsent > 0
-        return not (self.requests or is_unread) and self.state in (WAITING, RECEIVING)
+        return not self.requests and self.state in (WAITING, RECEIVING)
 
     def start(self) -> Request:
         """Return the request to run in the state READY. ``reply`` takes its reply."""
@@ -411,8 +411,8 @@ class Connection:
             self.since = now
         if state is SENDING and self.state is not SENDING:
             self.sending_since = now
-        is_read = state is WAITING and self.state not in (SENDING, WAITING)
-        self.state, self.n_unsent = state, 0 if is_read else math.inf
+            self.may_be_unread = True
+        self.state, self.n_unsent = state, math.inf
         self._set_deadline(now)
 
     def _set_deadline(self, now: float) -> None:
@@ -425,19 +425,19 @@ class Connection:
             return
         timeout = self.service.receive_timeout
         seconds = math.inf if timeout is None else timeout
-        if state is WAITING:
+        if state is WAITING and not self.may_be_unread:
             seconds = self.options.keep_alive_seconds
             if self.grace_left < math.inf:
                 seconds = LAST_REQUEST_SECONDS
-        elif state in (LINGERING, CLOSING) and timeout is None:
+        elif state in (WAITING, LINGERING, CLOSING) and timeout is None:
             seconds = DEFAULT_RECEIVE_TIMEOUT
         grace_left = self.grace_left
         if state in ARRIVING and grace_left < math.inf:  # the client has time to read the 503
             grace_left -= self.options.grace_seconds / 5
         self.deadline = self.since + max(0.0, min(seconds, grace_left))
         # During a shutdown, all states have ticks, which show that the event loop was blocked.
-        is_unread = state is WAITING and self.n_unsent > 0
-        if state in (STALLED, LINGERING, CLOSING) or is_unread or grace_left < math.inf:
+        looks = state in (STALLED, LINGERING, CLOSING) or (state is WAITING and self.may_be_unread)
+        if looks or grace_left < math.inf:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         if state is SENDING:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)

@@ -20,7 +20,8 @@ from .states import CLOSING, ENDING, LINGERING, RECEIVING
 # For a connection beyond limit_concurrency, the one that is idle for the longest time is closed. If
 # none is idle, this many more are accepted, which get replies to requests without inference.
 N_RESERVED_CONNECTIONS = 16
-_PROGRESS_SECONDS = 2.5  # in which an ending connection shows that its client reads
+_LITTLE_NBYTES = 4096  # what an ending connection sends, such as the end of TLS, is on its way
+_PROGRESS_SECONDS = 2.5  # in which a connection shows that its client reads
 _POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
 
 access_logger = logging.getLogger("uvicorn.access")
@@ -134,7 +135,10 @@ class Connections:
         One within the limit comes first, so that the new one is within the limit.
         """
         for each in sorted(self._idle(new), key=lambda each: each.is_excess):
-            if each.connection.since > now - LAST_REQUEST_SECONDS or _has_unreceived(each):
+            idle_seconds = now - each.connection.since  # since the client has read, if it reads
+            if idle_seconds < LAST_REQUEST_SECONDS or _has_unreceived(each):
+                continue
+            if idle_seconds < _PROGRESS_SECONDS and _unsent_nbytes(each) > 1:
                 continue
             each.connection.close(now)
             each.settle()
@@ -152,7 +156,7 @@ class Connections:
         ending.sort(key=lambda each: each.connection.since)
         idle = sorted(self._idle(new), key=lambda each: not each.is_excess)
         waiting = (each for each in idle if not _has_unreceived(each))
-        read = (each for each in chain(ending, waiting) if _is_read(each))
+        read = (each for each in chain(ending, waiting) if _unsent_nbytes(each) <= 1)
         stopped = (each for each in ending if each.connection.since <= now - _PROGRESS_SECONDS)
         for each in chain(read, stopped):
             self.open.discard(each)
@@ -163,15 +167,15 @@ class Connections:
 
 
 def _is_busy(member: Member) -> bool:
-    """Whether a connection does not end, or its client reads: it stays open for that."""
-    return member.connection.state not in ENDING or not _is_read(member)
+    """Whether a connection does not end, or its client has much to read: it stays open for that."""
+    return member.connection.state not in ENDING or _unsent_nbytes(member) > _LITTLE_NBYTES
 
 
-def _is_read(member: Member) -> bool:
-    """Whether the client has read everything. If it ends, the last tick has looked."""
+def _unsent_nbytes(member: Member) -> float:
+    """Return how many bytes are not sent: for a connection that ends, at its last tick."""
     connection = member.connection
-    is_known = connection.state in ENDING and connection.n_unsent < math.inf
-    return (connection.n_unsent if is_known else unsent_nbytes(member.transport)) <= 1
+    is_known = connection.state in (LINGERING, CLOSING) and connection.n_unsent < math.inf
+    return connection.n_unsent if is_known else unsent_nbytes(member.transport)
 
 
 def _has_unreceived(member: Member) -> bool:
