@@ -4,9 +4,10 @@
 at the end of the input (``end_of_input``), if there is no memory (``buffer``, ``continue_body``),
 or when the ``Connection`` wants nothing more (``reject``, ``ignore_rest``). ``Connection``
 (connection.py) changes ``ServerState``, in ``_enter``, ``start`` and ``_abort``. There,
-``_set_deadline`` has the time of each state, ``_tick_ending`` that of LINGERING and CLOSING when
-the client has read everything, and ``tick`` what happens at its end. A shutdown is not a state:
-``Connection.grace_left`` is finite then.
+``_set_deadline`` has the time of each state, ``_tick_waiting`` that of WAITING until the client has
+read a large reply, ``_tick_ending`` that of LINGERING and CLOSING when it has read everything, and
+``tick`` what happens at its end. A shutdown is not a state: ``Connection.grace_left`` is finite
+then.
 """
 
 from __future__ import annotations
