@@ -127,6 +127,8 @@ class Client:
         self.received = b""
         self.reads = True  # what the server sends
         self.n_kept = 0  # bytes that the client has not read
+        self.has_room = False  # its system, for all of them
+        self.read_at = now  # when it has read, or something was sent
         # Chunks that have arrived with the end of a handshake, and are passed on in any case.
         self.n_unwanted = N_UNWANTED if is_tls else 0
         self.ended_at = math.inf
@@ -165,17 +167,18 @@ class Client:
         for each in connection.output:
             self.take(each)
         connection.output.clear()
-        while connection.state is SENDING and self.reads:
+        while connection.state is SENDING and (self.reads or self.has_room):
             piece = connection.next_piece(self.now)
             if piece is not None:
                 self.take(bytes(piece))
-        if not self.reads and self.n_kept:
+        if not (self.reads or self.has_room) and self.n_kept:
             connection.blocked(self.n_kept, self.now)
         if self.ended_at == math.inf and connection.state in (CLOSING, ABORTED):
             self.ended_at = self.now
 
     def take(self, data: bytes) -> None:
         self.received += data
+        self.read_at = self.now
         if not self.reads:
             self.n_kept += len(data)
 
@@ -332,14 +335,16 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.client(who).serve()
 
     @if_any(lambda client: client.connection.requests or client.n_kept)
-    @rule(who=st.integers(0, 1), part=st.sampled_from([0, 0.5, 1]))
-    def read(self, who: int, part: float) -> None:
+    @rule(who=st.integers(0, 1), part=st.sampled_from([0, 0.5, 1]), has_room=st.booleans())
+    def read(self, who: int, part: float, has_room: bool) -> None:
         """Read a part of what the server has sent and, if it is 1, what it will send."""
         client = self.client(who)
-        client.reads = part == 1
+        client.reads, client.has_room = part == 1, has_room
         n_left = math.ceil(client.n_kept * (1 - part))
         if n_left < client.n_kept and client.ended_at < math.inf:
             client.ended_at = client.now + TICK_SECONDS  # it has more time from the next tick on
+        if n_left < client.n_kept:
+            client.read_at = client.now
         client.n_kept = n_left
         client.settle()
 
@@ -388,7 +393,10 @@ class ConnectionMachine(RuleBasedStateMachine):
             for client in self.clients:
                 if client.running is not None or client.connection.state is READY:
                     client.run_seconds += due - max(now, min(due, client.shut_down_at))
+                was_unread = client.connection.may_be_unread and client.connection.state is WAITING
                 client.tick(due)
+                if was_unread and not (client.is_open or self.is_shutting_down):
+                    assert client.n_kept and due >= client.read_at + TIMEOUT
                 client.memory_changed()
             if due >= end:
                 return
